@@ -1,8 +1,8 @@
-//! Device memory for tables: the places of programs, and the bases of memories.
+//! Device memory for tables: the places of programs, and the base addresses of memories.
 //!
-//! Tables come and go with every transfer, and giving memory back to the driver waits for all that anybody has submitted to the
-//! device, as may taking it. So it is taken from the driver in chunks, the first when the GPU is opened, which are kept for as long as that is
-//! open, and lent from there.
+//! Every transfer needs tables for a short time. Freeing device memory waits for all work that any part of the process
+//! has submitted to the device, and allocating may wait too. So the arena allocates chunks from the driver, the first
+//! one when the GPU is opened, keeps them until the GPU is closed, and hands out parts of them.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -14,35 +14,34 @@ use crate::driver;
 use crate::error::DeviceError;
 use crate::resources::{Buffer, Event, Stream};
 
-/// Bytes of a chunk; one for a longer table has some times as many.
+/// Bytes of a chunk. A chunk for a longer table is a multiple of this.
 const CHUNK: u64 = 4 << 20;
 
-/// What lengths are rounded up to: a line of a cache and more.
+/// The lengths of tables are rounded up to this, which is more than a cache line.
 const GRAIN: u64 = 256;
 
-/// The chunks of a GPU.
 #[derive(Debug)]
 pub(crate) struct Arena {
     context: Arc<Context>,
     stream: Stream,
-    /// How long an upload may take.
+    /// The longest time that an upload is waited for.
     stall: Duration,
     chunks: Mutex<Vec<Chunk>>,
-    /// Uploads that had no end in time, and the events behind them.
-    late: Mutex<Vec<(Event, Upload)>>,
+    /// Uploads that did not finish in time, each with the event behind it.
+    overdue: Mutex<Vec<(Event, Upload)>>,
 }
 
-/// A table, and what is copied to it.
+/// A table, and the bytes that are being copied to it.
 type Upload = (Table, Box<[u8]>);
 
 #[derive(Debug)]
 struct Chunk {
     buffer: Buffer,
-    /// Address and length of each stretch that is not lent; no two of them touch.
+    /// Free stretches by their address, with their length. No two of them touch.
     free: BTreeMap<u64, u64>,
 }
 
-/// A table in device memory. It is lent to others once it is dropped; no kernel may use it by then.
+/// A table in device memory. Dropping it lets the arena reuse the memory, so no kernel may still use the table by then.
 #[derive(Debug)]
 pub(crate) struct Table {
     arena: Arc<Arena>,
@@ -57,18 +56,19 @@ impl Arena {
             stream: Stream::new(context)?,
             stall,
             chunks: Mutex::new(vec![Chunk::new(context, CHUNK)?]),
-            late: Mutex::default(),
+            overdue: Mutex::default(),
         }))
     }
 
-    /// Copies numbers to the device. Waits for nothing but that, and not at all where the last one has no end yet.
+    /// Copies values to a new table and waits for this copy alone. Fails at once while an earlier upload is still
+    /// overdue.
     pub(crate) fn upload<T: bytemuck::Pod>(self: &Arc<Self>, values: &[T]) -> Result<Table, DeviceError> {
         let bytes: Box<[u8]> = bytemuck::cast_slice(values).into();
         let table = self.lend(bytes.len() as u64)?;
         if bytes.is_empty() {
             return Ok(table);
         }
-        self.check_late()?;
+        self.check_overdue()?;
         let copy = |(table, bytes): &Upload| {
             let _entered = self.context.enter()?;
             let (to, from) = (table.address, bytes.as_ptr().cast());
@@ -76,31 +76,31 @@ impl Arena {
             let copied = unsafe { driver::cuMemcpyHtoDAsync_v2(to, from, bytes.len(), self.stream.raw) };
             self.context.check("cuMemcpyHtoDAsync_v2", copied)
         };
-        // Where nobody will know of its end, it is lent to nobody any more.
-        let late = |event: Option<Event>, used| match event {
-            Some(event) => self.late().push((event, used)),
+        // Without an event the end of the copy cannot be known, so its memory is never used again.
+        let if_late = |event: Option<Event>, used| match event {
+            Some(event) => self.overdue().push((event, used)),
             None => mem::forget(used),
         };
-        let (table, _) = self.stream.run(self.stall, (table, bytes), copy, late)?;
+        let (table, _) = self.stream.run(self.stall, (table, bytes), copy, if_late)?;
         Ok(table)
     }
 
-    /// Lets go of uploads that have come to their end after all; fails if there are others.
-    fn check_late(&self) -> Result<(), DeviceError> {
-        let mut late = self.late();
-        if late.is_empty() {
+    /// Releases overdue uploads that have finished since. Fails if any is left.
+    fn check_overdue(&self) -> Result<(), DeviceError> {
+        let mut overdue = self.overdue();
+        if overdue.is_empty() {
             return Ok(());
         }
         let entered = self.context.enter()?;
-        late.retain(|(event, _)| !event.is_done(&entered).unwrap_or(false));
-        match late.is_empty() {
+        overdue.retain(|(event, _)| !event.is_done(&entered).unwrap_or(false));
+        match overdue.is_empty() {
             true => Ok(()),
             false => Err(self.context.stalled(self.stall)),
         }
     }
 
-    fn late(&self) -> MutexGuard<'_, Vec<(Event, Upload)>> {
-        self.late.lock().unwrap_or_else(PoisonError::into_inner)
+    fn overdue(&self) -> MutexGuard<'_, Vec<(Event, Upload)>> {
+        self.overdue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lend(self: &Arc<Self>, len: u64) -> Result<Table, DeviceError> {
@@ -112,7 +112,7 @@ impl Arena {
         let address = match lent {
             Some(address) => address,
             None => {
-                // Not while the lock is held: the driver may take its time, and whoever gives a table back does not wait for it.
+                // The lock is not held here: the driver may be slow, and dropping a table must not wait for it.
                 let mut chunk = Chunk::new(&self.context, len.next_multiple_of(CHUNK))?;
                 let address = chunk.buffer.address;
                 chunk.lend(len);
@@ -135,7 +135,7 @@ impl Chunk {
         Ok(Self { buffer, free })
     }
 
-    /// Takes the first stretch that is long enough.
+    /// Takes the first free stretch that is long enough.
     fn lend(&mut self, len: u64) -> Option<u64> {
         let (&start, &long) = self.free.iter().find(|(_, long)| **long >= len)?;
         self.free.remove(&start);
@@ -149,7 +149,7 @@ impl Chunk {
         (self.buffer.address..self.buffer.address + self.buffer.len as u64).contains(&address)
     }
 
-    /// Takes a stretch back, and joins it to those beside it.
+    /// Takes a stretch back and merges it with its free neighbours.
     fn take_back(&mut self, mut start: u64, mut len: u64) {
         if let Some(behind) = self.free.remove(&(start + len)) {
             len += behind;

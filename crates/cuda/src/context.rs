@@ -1,4 +1,4 @@
-//! The context of one device, which the engine of the process uses too.
+//! The primary context of a device, which the engine in this process uses too.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -12,21 +12,21 @@ use crate::driver::{self, check};
 use crate::error::{CallError, DeviceError};
 use crate::sys::{CU_STREAM_CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUresult};
 
-/// For how long the driver says of one event that something unknown is wrong, before the device counts as lost.
+/// How long the driver may report an unknown error for one event before the device counts as lost.
 const UNKNOWN_FOR: Duration = Duration::from_secs(1);
 
-/// The primary context of a device, kept for as long as this is.
+/// The primary context of a device, retained until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Context {
     ordinal: u32,
     device: CUdevice,
     context: CUcontext,
-    /// The process that opened it.
+    /// The process that retained the context. A forked child cannot use it.
     process: u32,
-    /// The first error that nothing in it survives.
+    /// The first error after which nothing in the context works any more.
     lost: OnceLock<CallError>,
-    /// Turns true when `lost` is set.
-    told: watch::Sender<bool>,
+    /// Becomes true when `lost` is set.
+    lost_signal: watch::Sender<bool>,
 }
 
 // SAFETY: a context may be used from any thread; each makes it its current one first.
@@ -35,7 +35,8 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// The context of a device that the driver counts from 0, as `CUDA_VISIBLE_DEVICES` leaves them.
+    /// Retains the context of the device with this ordinal, counted from 0 among those that `CUDA_VISIBLE_DEVICES`
+    /// leaves.
     pub(crate) fn open(ordinal: u32) -> Result<Arc<Self>, DeviceError> {
         driver::available()?;
         let mut devices = 0;
@@ -57,7 +58,7 @@ impl Context {
             context,
             process: std::process::id(),
             lost: OnceLock::new(),
-            told: watch::Sender::new(false),
+            lost_signal: watch::Sender::new(false),
         }))
     }
 
@@ -69,12 +70,11 @@ impl Context {
         self.ordinal
     }
 
-    /// The driver's handle, for calls that name two contexts.
+    /// Returns the driver's handle, for calls that name two contexts.
     pub(crate) fn raw(&self) -> CUcontext {
         self.context
     }
 
-    /// The name of the device.
     pub(crate) fn name(&self) -> Result<String, DeviceError> {
         let mut name = [0; 128];
         // SAFETY: the driver writes no more than it is told there is room for, and a zero at the end.
@@ -84,9 +84,10 @@ impl Context {
         Ok(String::from_utf8_lossy(&name).into_owned())
     }
 
-    /// Makes it the current context of this thread until what it gives is dropped, and lets no call void a graph that the
-    /// engine captures meanwhile on another thread. Where it is entered already, the driver is asked for nothing more: who has several
-    /// calls enters once for all.
+    /// Makes this the thread's current context until the returned guard is dropped. The guard also sets the capture
+    /// mode to relaxed, so that no call invalidates a graph that the engine captures on another thread meanwhile.
+    ///
+    /// Entering a context again costs no driver call, so a caller with several calls enters once around them all.
     pub(crate) fn enter(&self) -> Result<Entered<'_>, DeviceError> {
         self.check_process()?;
         self.check_lost()?;
@@ -103,17 +104,17 @@ impl Context {
         Ok(entered)
     }
 
-    /// Has something given back in it, and says whether it was. Where the context is lost, all that is in it is lost with it, and nothing
-    /// is given back.
+    /// Frees a resource in this context, and returns whether that succeeded. If the context is lost, its resources are
+    /// lost with it, and nothing is freed.
     ///
-    /// Only entering it is tried again: a call that gives something back may have done so although it failed. What it has not
-    /// is there until the context goes.
+    /// Only entering the context is retried: a call that frees a resource may have done so although it failed. What it
+    /// did not free stays until the context is released.
     pub(crate) fn give_back(&self, call: &'static str, give_back: impl FnOnce() -> CUresult) -> bool {
         let entered = self.enter().or_else(|_| self.enter());
         entered.is_ok_and(|_entered| self.check(call, give_back()).is_ok())
     }
 
-    /// A child that was forked off has the handles, but they are good for nothing there.
+    /// Fails in a forked child: it has the handles, but the driver does not accept them there.
     pub(crate) fn check_process(&self) -> Result<(), DeviceError> {
         let ordinal = self.ordinal;
         match std::process::id() == self.process {
@@ -122,7 +123,8 @@ impl Context {
         }
     }
 
-    /// The error of a call, if it gave one. One that the context does not survive is the answer to all that follow.
+    /// Turns a call's result into an error. After a sticky error the context is lost, and every later call returns that
+    /// error.
     pub(crate) fn check(&self, call: &'static str, result: CUresult) -> Result<(), DeviceError> {
         match check(call, result) {
             Err(why) if why.is_sticky() => self.lose(why),
@@ -130,8 +132,8 @@ impl Context {
         }
     }
 
-    /// Tells whether a stream has come to an event, by the result of a call about that event. An unknown error that goes on is the end of
-    /// the device, since otherwise the driver would be asked for ever.
+    /// Returns whether a stream has reached an event, from the result of a call about that event. An unknown error that
+    /// persists makes the device count as lost; otherwise the event would be polled for ever.
     pub(crate) fn check_event(
         &self,
         call: &'static str,
@@ -151,12 +153,12 @@ impl Context {
 
     fn lose(&self, why: CallError) -> Result<(), DeviceError> {
         if self.lost.set(why).is_ok() {
-            self.told.send_replace(true);
+            self.lost_signal.send_replace(true);
         }
         self.check_lost()
     }
 
-    /// Whether it can be used still. Where it cannot, the driver is asked for nothing any more: a call might never return.
+    /// Fails if the device is lost. Then the driver must not be called any more, since a call might never return.
     pub(crate) fn check_lost(&self) -> Result<(), DeviceError> {
         match self.lost.get() {
             None => Ok(()),
@@ -164,24 +166,25 @@ impl Context {
         }
     }
 
-    /// What was submitted has no end in time.
+    /// The error for work that did not finish in time.
     pub(crate) fn stalled(&self, within: Duration) -> DeviceError {
         let ordinal = self.ordinal;
         DeviceError::Stalled { ordinal, within }
     }
 
-    /// Turns true when it is lost.
+    /// Returns a channel that becomes true when the device is lost.
     pub(crate) fn lost(&self) -> watch::Receiver<bool> {
-        self.told.subscribe()
+        self.lost_signal.subscribe()
     }
 }
 
-/// When the driver gave an unknown error for one event, and no other answer since: first, and last.
+/// The times of the first and the last of consecutive unknown errors for one event.
 #[derive(Debug, Default)]
 pub(crate) struct Unknown(Option<(Instant, Instant)>);
 
 impl Unknown {
-    /// Notes one more, and tells whether they go on. After a pause they begin anew: nobody knows what the driver would have said meanwhile.
+    /// Records one more unknown error, and returns whether they persist. After a pause the count starts again, since
+    /// the driver was not asked in between.
     fn goes_on(&mut self, now: Instant) -> bool {
         let began = self.0.filter(|(_, last)| now - *last < 2 * UNKNOWN_FOR).map_or(now, |(began, _)| began);
         self.0 = Some((began, now));
@@ -199,17 +202,17 @@ impl Drop for Context {
 }
 
 thread_local! {
-    /// The context that this thread has entered last and not left yet.
+    /// The context that this thread entered last and has not left yet.
     static INNERMOST: Cell<CUcontext> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// The context is this thread's current one for as long as this is there.
+/// A guard: the context is the thread's current one until this is dropped.
 pub(crate) struct Entered<'a> {
     context: &'a Context,
-    /// The context that the thread had entered before. If it is this one, dropping this leaves nothing.
+    /// The context that the thread had entered before. If it is the same one, dropping this guard leaves nothing.
     outer: CUcontext,
     mode: u32,
-    /// It is left on the thread that has entered it.
+    /// A context is left on the thread that entered it, so this is not `Send`.
     _thread: PhantomData<*const ()>,
 }
 
@@ -221,7 +224,7 @@ impl Entered<'_> {
     fn exchange_mode(&mut self) {
         // SAFETY: the mode is this thread's, and goes back when the context is left.
         let exchanged = unsafe { driver::cuThreadExchangeStreamCaptureMode(&mut self.mode) };
-        // With a mode from the list it fails only where the device is lost.
+        // The mode is valid, so this fails only if the device is lost.
         let _ = self.context.check("cuThreadExchangeStreamCaptureMode", exchanged);
     }
 }
@@ -236,7 +239,7 @@ impl Drop for Entered<'_> {
         let mut context = ptr::null_mut();
         // SAFETY: pushed when it was entered, by this thread, since this is not `Send`.
         let popped = unsafe { driver::cuCtxPopCurrent_v2(&mut context) };
-        // As above.
+        // As above: only the loss of the device makes this fail.
         let _ = self.context.check("cuCtxPopCurrent_v2", popped);
     }
 }

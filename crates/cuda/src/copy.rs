@@ -43,18 +43,20 @@ impl<'a> From<&'a DeviceMemory> for Place<'a> {
     }
 }
 
-/// Runs a program as [`copy`](transload_memory::copy::copy()) does, from and to memory of the host or of GPUs.
+/// Runs a program as [`copy`](transload_memory::copy::copy()) does, between any two memories of the host or of GPUs.
 ///
-/// It returns when all bytes are in their place, and waits for no work of the engine: what the source holds has to be
-/// complete, and nobody may still use what is overwritten. On one GPU all of its multiprocessors copy; over the
-/// bus, and between two GPUs, [`DEFAULT_MULTIPROCESSORS`](super::DEFAULT_MULTIPROCESSORS) gather or scatter, and a copy engine carries. A
-/// GPU takes 16 MiB for copies to another one, or from one, when the first is made, and keeps them. Bytes are summed on the host, so
-/// there is no sum of a copy from device memory to device memory.
+/// It returns when all bytes are in place. It does not wait for the engine's work: the source's bytes must be complete,
+/// and nothing may still use the destination's.
+///
+/// On one GPU all of its multiprocessors copy. Over the bus and between two GPUs,
+/// [`DEFAULT_MULTIPROCESSORS`](super::DEFAULT_MULTIPROCESSORS) gather or scatter, and a copy engine carries the bytes.
+/// The first copy between two GPUs allocates 16 MiB on each, which are kept. Checksums are computed on the host, so a
+/// copy from device memory to device memory has none.
 ///
 /// # Errors
-/// [`DeviceError`]. What does not fit is found before the first byte is moved; after an error of the driver the
-/// destination's bytes may be old or new. After [`DeviceError::Stalled`] the memory of the GPU may still be read and written: its
-/// keeper stays until that is over.
+/// [`DeviceError`]. Misfits are found before the first byte is moved. After an error of the driver the destination's
+/// bytes may be old or new. After [`DeviceError::Stalled`] the GPU's memory may still be read and written: its keeper
+/// is kept until that ends.
 ///
 /// ```no_run
 /// use smallvec::smallvec;
@@ -83,11 +85,11 @@ pub fn copy<'a>(
     run(program, (source.into(), destination.into()), options, Gpu::stall)
 }
 
-/// Runs a program as [`copy`](copy()) does, and waits however long a GPU takes: when this returns, nothing touches either memory
-/// any more.
+/// Runs a program as [`copy`](copy()) does, but waits for a GPU without limit: when this returns, nothing touches
+/// either memory any more.
 ///
 /// # Errors
-/// Those of [`copy`](copy()), but never [`DeviceError::Stalled`] of the copy itself.
+/// Those of [`copy`](copy()), but the copy itself never ends with [`DeviceError::Stalled`].
 pub fn copy_until_done<'a>(
     program: &Program,
     source: impl Into<Place<'a>>,
@@ -97,7 +99,7 @@ pub fn copy_until_done<'a>(
     run(program, (source.into(), destination.into()), options, |_| Duration::MAX)
 }
 
-/// Runs a program, and waits at most as long as `within` says for a GPU.
+/// Runs a program, and waits for a GPU no longer than `within` returns for it.
 fn run(
     program: &Program,
     sides: (Place<'_>, Place<'_>),
@@ -110,6 +112,7 @@ fn run(
         }
         (Place::Device(source), Place::Device(destination)) => {
             if options.checksum {
+                // The bytes never pass through host memory, where they would be summed.
                 return Err(DeviceError::NoSum);
             }
             source.check(program, Side::Source)?;
@@ -149,18 +152,18 @@ fn within_a_gpu(
     let (launches, places) = prepare(program, source, destination)?;
     let used = (places, source.clone(), destination.clone());
     let launch = |_: &_| gpu.kernels().launch(gpu.stream(), &launches, None);
-    let late = |_, used| match Mark::behind(gpu, gpu.stream()) {
+    let if_late = |_, used| match Mark::behind(gpu, gpu.stream()) {
         Ok(mark) => mark.when_done(|done| match done {
             Err(error) if !error.is_lost() => mem::forget(used),
             _ => drop(used),
         }),
-        // As above: nobody will know when the kernel ends, so its memory is never freed.
+        // As above: the end of the kernel cannot be known, so its memory is never freed.
         Err(_) => mem::forget(used),
     };
-    gpu.stream().run(within, used, launch, late).map(drop)
+    gpu.stream().run(within, used, launch, if_late).map(drop)
 }
 
-/// The launches of a program that was checked against two memories of a GPU, and the table that they read.
+/// Returns the launches of a program that was checked against two memories of one GPU, and the table that they read.
 pub(crate) fn prepare(
     program: &Program,
     source: &DeviceMemory,
@@ -178,54 +181,54 @@ pub(crate) fn prepare(
     Ok((launches.all(&ends)?, places))
 }
 
-/// How many pieces are asked for before the first is there: what hides the way over the bus.
+/// How many pieces are requested before the first one is awaited, to hide the latency of the bus.
 const AHEAD: usize = 4;
 
-/// Gathers pieces, and has the host scatter one while others cross the bus.
+/// Gathers on the GPU piece by piece. The host scatters one piece while others cross the bus.
 fn to_host(within: Duration, from: &Arc<DeviceStream>, mut to: Cursor) -> Result<Crc32c, DeviceError> {
     let mut sum = Crc32c::new();
-    let mut ahead = Ahead::new(from.gpu(), within);
+    let mut pipeline = Pipeline::new(from.gpu(), within);
     let mut place = |(mut piece, len): (Held, usize)| to.scatter(&piece.bytes()[..len], Some(&mut sum));
     for range in pieces(0..from.bytes()) {
         let len = len(&range);
-        ahead.ask(|told| {
+        pipeline.ask(|told| {
             from.gather(range, Box::new(move |piece| told(piece.map(|piece| (piece, len)))));
         });
-        if let Some(first) = ahead.next_if_full()? {
+        if let Some(first) = pipeline.next_if_full()? {
             place(first)?;
         }
     }
-    while let Some(first) = ahead.next()? {
+    while let Some(first) = pipeline.next()? {
         place(first)?;
     }
     settle();
     Ok(sum)
 }
 
-/// Has the host gather one piece while others cross the bus, and scatters them.
+/// Gathers on the host piece by piece while earlier pieces cross the bus, and has the GPU scatter them.
 fn to_device(within: Duration, mut from: Cursor, to: &Arc<DeviceStream>) -> Result<Crc32c, DeviceError> {
     let mut sum = Crc32c::new();
-    let mut ahead = Ahead::new(to.gpu(), within);
+    let mut pipeline = Pipeline::new(to.gpu(), within);
     for range in pieces(0..to.bytes()) {
         let mut piece = wait(to.gpu(), within, &asked(|told| to.acquire(told)))?;
         from.gather(&mut piece.bytes()[..len(&range)], Some(&mut sum))?;
-        // What is done gives its piece back at once: whoever waits for one must hold none.
-        ahead.ask(|told| to.scatter(piece, range, Box::new(move |piece| told(piece.map(drop)))));
-        ahead.next_if_full()?;
+        // A finished piece is returned to the pool at once: a thread that waits for a piece must hold none.
+        pipeline.ask(|told| to.scatter(piece, range, Box::new(move |piece| told(piece.map(drop)))));
+        pipeline.next_if_full()?;
     }
-    while ahead.next()?.is_some() {}
+    while pipeline.next()?.is_some() {}
     Ok(sum)
 }
 
-/// What the GPU was asked to do, in the order in which it was asked. Dropping it waits until the GPU has done all of it, if that
-/// has an end: an error must not leave anything behind that still touches somebody's blocks.
-struct Ahead<'a, T> {
+/// Requests to the GPU, oldest first. Dropping it waits until the GPU has finished them, up to the time limit, so that
+/// after an error nothing still touches the caller's blocks.
+struct Pipeline<'a, T> {
     gpu: &'a Gpu,
     within: Duration,
     asked: VecDeque<Answer<T>>,
 }
 
-impl<'a, T: Send + 'static> Ahead<'a, T> {
+impl<'a, T: Send + 'static> Pipeline<'a, T> {
     fn new(gpu: &'a Gpu, within: Duration) -> Self {
         let asked = VecDeque::new();
         Self { gpu, within, asked }
@@ -235,13 +238,13 @@ impl<'a, T: Send + 'static> Ahead<'a, T> {
         self.asked.push_back(asked(ask));
     }
 
-    /// Waits for the first; `None` where there is none.
+    /// Waits for the oldest request. Returns `None` if there is none.
     fn next(&mut self) -> Result<Option<T>, DeviceError> {
         let first = self.asked.pop_front();
         first.map(|first| wait(self.gpu, self.within, &first)).transpose()
     }
 
-    /// The same, if there are as many as there may be.
+    /// Waits for the oldest request, but only if the pipeline is full.
     fn next_if_full(&mut self) -> Result<Option<T>, DeviceError> {
         match self.asked.len() < AHEAD {
             true => Ok(None),
@@ -250,11 +253,11 @@ impl<'a, T: Send + 'static> Ahead<'a, T> {
     }
 }
 
-impl<T> Drop for Ahead<'_, T> {
+impl<T> Drop for Pipeline<'_, T> {
     fn drop(&mut self) {
         let begun = Instant::now();
         for left in self.asked.drain(..) {
-            // Whatever became of it.
+            // Only the end matters here, not the outcome.
             let _ = left.recv_timeout(self.within.saturating_sub(begun.elapsed()));
         }
     }
@@ -264,12 +267,12 @@ pub(crate) type Answer<T> = mpsc::Receiver<Result<T, DeviceError>>;
 
 fn asked<T: Send + 'static>(ask: impl FnOnce(Told<T>)) -> Answer<T> {
     let (tell, answer) = mpsc::channel();
-    // Nobody waits for the answer where an error came first.
+    // After an earlier error nothing receives the answer.
     ask(Box::new(move |done| drop(tell.send(done))));
     answer
 }
 
-/// Waits for an answer of a GPU's threads, at most for so long.
+/// Waits for an answer of a GPU's threads, for `within` at most.
 pub(crate) fn wait<T>(gpu: &Gpu, within: Duration, answer: &Answer<T>) -> Result<T, DeviceError> {
     answer.recv_timeout(within).unwrap_or_else(|error| {
         Err(match error {
@@ -279,7 +282,7 @@ pub(crate) fn wait<T>(gpu: &Gpu, within: Duration, answer: &Answer<T>) -> Result
     })
 }
 
-/// Cuts a stream.
+/// Cuts a range of a stream into pieces of at most [`PIECE`] bytes.
 pub(crate) fn pieces(bytes: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let starts = bytes.clone().step_by(PIECE);
     starts.map(move |start| start..(start + PIECE as u64).min(bytes.end))

@@ -1,5 +1,5 @@
-//! Bytes that cross the bus. Pieces that are neighbours are submitted as one, to a few streams in turns, so that the kernel of one
-//! runs while others cross; what is too much to be submitted at a time waits.
+//! Bytes that cross the bus. Neighbouring pieces are submitted together, to a few streams in turn, so that the kernel
+//! of one run works while other runs cross. Beyond a bound, pieces wait before they are submitted.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -16,49 +16,50 @@ use crate::resources::Stream;
 use crate::staging::Piece;
 use crate::stream::{DeviceStream, Way};
 
-/// How many streams pieces are submitted to.
+/// The number of streams that pieces are submitted to.
 const STREAMS: usize = 4;
 
-/// How many multiprocessors work on one of them.
+/// The number of multiprocessors that work for one stream.
 pub(crate) const MULTIPROCESSORS: u32 = DEFAULT_MULTIPROCESSORS / STREAMS as u32;
 
-/// How many bytes are submitted to a copy engine in each direction; what comes behind waits here. An engine's own small copies wait
-/// behind all of it, whatever their priority: 4 MiB take 76 us of PCIe 5, and hide the 10 us until the next is submitted.
+/// The most bytes that are submitted to a copy engine in each direction. Later ones wait here, because the engine's own
+/// small copies queue behind all submitted bytes, whatever their priority. 4 MiB take 76 us on PCIe 5, and hide the 10
+/// us until the next submission.
 const SUBMITTED: usize = 4 << 20;
 
-/// The most bytes that are submitted as one: while half of what may be submitted crosses the bus, the other half is gathered.
+/// The most bytes that are submitted together: half of them are gathered while the other half crosses the bus.
 pub(crate) const AT_ONCE: usize = SUBMITTED / 2;
 
 /// Moves that cross the bus, and those that wait to be submitted.
 pub(crate) struct Crossings {
     lanes: Vec<Lane>,
-    /// Which lane is next.
+    /// Index of the lane that takes the next run.
     turn: usize,
     /// Moves that wait to be submitted, by [`Way`].
     ready: [VecDeque<Move>; 2],
-    /// How many bytes are submitted and not done yet, by [`Way`].
+    /// Bytes that are submitted and not done yet, by [`Way`].
     submitted: [usize; 2],
 }
 
-/// A stream, and what was submitted to it, in order.
+/// A stream, and the runs that were submitted to it, oldest first.
 struct Lane {
     stream: Stream,
     moving: VecDeque<Run>,
 }
 
-/// Moves that are submitted as one, since they are neighbours: in their stream, in their pieces and on the host.
+/// Moves that are submitted together because they are neighbours: in their stream, in their pieces and on the host.
 pub(crate) struct Run {
     pub(crate) moves: VecDeque<Move>,
-    /// Whether the event behind them is recorded in the GPU's stream.
+    /// Whether the event behind the run is recorded in the lane's stream.
     recorded: bool,
-    /// The first error of submitting them. They are still waited for, since some work may have been submitted.
+    /// The first error of submitting the run. The run is still waited for, since part of it may have been submitted.
     pub(crate) failed: Option<DeviceError>,
 }
 
 /// Bytes of a piece that cross the bus.
 pub(crate) struct Move {
     pub(crate) piece: Piece,
-    /// Where they are on the host, unless that is the piece's own memory.
+    /// The bytes' location on the host, unless that is the piece's own memory.
     pub(crate) host: Option<Box<dyn DmaBuffer>>,
     pub(crate) stream: Arc<DeviceStream>,
     pub(crate) range: Range<u64>,
@@ -66,15 +67,16 @@ pub(crate) struct Move {
     pub(crate) told: Told<Held>,
 }
 
-/// Memory of the host that copy engines read and write, so that bytes need not be copied once more.
+/// Memory of the host that copy engines access directly, which saves a copy.
 ///
 /// # Safety
-/// For as long as this is there, copy engines reach so many bytes from `start` on, and nothing else in this process writes to
-/// them, nor reads what is gathered there. Where one begins at the end of another, both are of one mapping that is registered as one.
+/// While this value exists, copy engines can access [`bytes`](Self::bytes) bytes from [`start`](Self::start) on.
+/// Nothing else in this process writes to them, nor reads bytes that are being gathered there. If one buffer begins
+/// where another ends, both lie in one mapping, registered as one.
 pub unsafe trait DmaBuffer: Send {
-    /// Returns its first byte.
+    /// Returns the address of the first byte.
     fn start(&self) -> NonNull<u8>;
-    /// Returns how many bytes it has.
+    /// Returns the length in bytes.
     fn bytes(&self) -> usize;
 }
 
@@ -88,7 +90,7 @@ impl Crossings {
         Ok(Self { lanes: lanes?, turn: 0, ready: Default::default(), submitted: [0; 2] })
     }
 
-    /// Whether nothing crosses the bus, or is about to.
+    /// Returns whether no move is submitted or ready.
     pub(crate) fn are_done(&self) -> bool {
         let moving = self.lanes.iter().all(|lane| lane.moving.is_empty());
         moving && self.ready.iter().all(VecDeque::is_empty)
@@ -98,12 +100,12 @@ impl Crossings {
         self.ready[moving.way as usize].push_back(moving);
     }
 
-    /// Submits what is ready, as much as may be under way in its direction.
+    /// Submits ready moves, up to the bound of each direction.
     pub(crate) fn submit(&mut self, kernels: &Kernels) {
         if self.ready.iter().all(VecDeque::is_empty) {
             return;
         }
-        // For all of them. Where that fails, each call tries it itself, and says so.
+        // Entered once for all. If that fails, each call below enters on its own and reports the error.
         let _entered = kernels.context().enter();
         for way in [Way::Gather, Way::Scatter] {
             while let Some(mut run) = self.next_run(way) {
@@ -116,7 +118,7 @@ impl Crossings {
         }
     }
 
-    /// Takes the next that are ready, with as many neighbours as are submitted at once, if so much may be under way.
+    /// Takes the next ready move with as many of its neighbours as go together, if the bound allows them.
     fn next_run(&mut self, way: Way) -> Option<Run> {
         let (ready, submitted) = (&mut self.ready[way as usize], &mut self.submitted[way as usize]);
         let (mut count, mut len) = (1, ready.front()?.len());
@@ -133,8 +135,8 @@ impl Crossings {
         Some(Run { moves: ready.drain(..count).collect(), recorded: false, failed: None })
     }
 
-    /// Takes what is done. Only the first of a stream is asked for: a stream does one thing after the other, and an engine's launches
-    /// wait while the driver answers.
+    /// Takes the runs that are done. Only the first run of each stream is queried: streams work in order, and an
+    /// engine's launches wait while the driver answers.
     pub(crate) fn take_done(&mut self, entered: &Entered<'_>) -> Vec<Run> {
         let mut done = Vec::new();
         for Lane { stream, moving } in &mut self.lanes {
@@ -151,14 +153,15 @@ impl Crossings {
         done
     }
 
-    /// Has everything that was submitted fail with `error` when it is done, since the driver does not say what is done.
+    /// Marks all submitted runs as failed with `error`. They are still waited for: the driver does not say which of
+    /// them are done.
     pub(crate) fn fail(&mut self, error: &DeviceError) {
         for run in self.lanes.iter_mut().flat_map(|lane| &mut lane.moving) {
             run.failed.get_or_insert_with(|| error.clone());
         }
     }
 
-    /// Takes all of it, where the device is lost and touches nothing of it any more.
+    /// Takes all moves. Allowed only when the device is lost and so touches none of their memory any more.
     pub(crate) fn take_all(&mut self) -> Vec<Move> {
         self.submitted = [0; 2];
         let lanes = self.lanes.iter_mut();
@@ -173,7 +176,7 @@ impl Move {
         (self.range.end - self.range.start) as usize
     }
 
-    /// Where its bytes are on the host.
+    /// Returns the address of the bytes on the host.
     fn on_host(&self) -> NonNull<u8> {
         match &self.host {
             None => self.piece.host(),
@@ -181,17 +184,17 @@ impl Move {
         }
     }
 
-    /// Whether the other one goes on where this ends.
+    /// Returns whether `next` continues this move on every side.
     fn goes_before(&self, next: &Self) -> bool {
         Arc::ptr_eq(&self.stream, &next.stream)
             && self.range.end == next.range.start
             && self.piece.number() + 1 == next.piece.number()
-            // Memory of two kinds, or of two rings, is never neighbouring: a ring begins with what is no slot.
+            // Memory of two kinds, or of two rings, is never adjacent: each ring begins with a header.
             && self.host.is_some() == next.host.is_some()
             && self.on_host().addr().get() + self.len() == next.on_host().addr().get()
     }
 
-    /// Proves that its bytes fit into its piece, and are all of those on the host.
+    /// Panics unless the bytes fit into the piece and fill the memory of the host.
     fn check(&self) {
         let len = self.len();
         assert!(len <= PIECE, "{len} bytes in a piece of {PIECE}");
@@ -225,7 +228,8 @@ impl Run {
         }
     }
 
-    /// Records the event behind it. What cannot be recorded now is tried again, since without that nobody knows when it is done.
+    /// Records the event behind the run. A failure is retried later, since without the event the end of the run cannot
+    /// be known.
     fn record(&mut self, stream: &Stream) {
         let Some(first) = self.moves.front() else {
             return;
@@ -236,7 +240,7 @@ impl Run {
         }
     }
 
-    /// Whether nothing of it is under way any more.
+    /// Returns whether the GPU has finished the run.
     fn is_done(&mut self, entered: &Entered<'_>, stream: &Stream) -> bool {
         if !self.recorded {
             self.record(stream);

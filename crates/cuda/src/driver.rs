@@ -1,7 +1,7 @@
-//! The CUDA driver of this machine: found at run time, with everything that is needed of it.
+//! The CUDA driver of this machine, found at run time, and the functions of it that this crate calls.
 //!
-//! It is loaded as `libcuda.so.1`, the name that it has on every system, and never as `libcuda.so`, by which toolkits have a
-//! stub for linking. All that this crate calls is looked up before the first call.
+//! The library is loaded as `libcuda.so.1`, its name on every system. The name `libcuda.so` is avoided because toolkits
+//! install a stub for linking under it. All functions are looked up before the first call.
 
 use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -13,10 +13,9 @@ use libloading::Library;
 use crate::error::{CallError, NoCuda};
 use crate::sys::*;
 
-/// The file that has the driver.
 const LIBRARY: &str = "libcuda.so.1";
 
-/// The function that submits many copies in one call. Drivers have it from CUDA 12.8 on, and only benches call it.
+/// A function that submits many copies in one call. Drivers have it since CUDA 12.8, and only benchmarks call it.
 pub(crate) type CuMemcpyBatchAsync = unsafe extern "C" fn(
     dsts: *mut CUdeviceptr,
     srcs: *mut CUdeviceptr,
@@ -31,7 +30,7 @@ pub(crate) type CuMemcpyBatchAsync = unsafe extern "C" fn(
 
 static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
 
-/// Defines the table of functions, and a function of this module for each, which calls it.
+/// Defines the table of functions, and one function of this module for each entry, which calls it.
 macro_rules! functions {
     ($(fn $name:ident($($argument:ident: $type:ty),*);)*) => {
         #[expect(non_snake_case, reason = "the names are those of the driver's header")]
@@ -125,15 +124,15 @@ functions! {
     fn cuThreadExchangeStreamCaptureMode(mode: *mut u32);
 }
 
-/// The driver's copies in batches, if it has them.
+/// Returns the driver's function for batches of copies, if it has one.
 pub(crate) fn batches() -> Option<CuMemcpyBatchAsync> {
     FUNCTIONS.get()?.batches
 }
 
-/// Whether caches in device memory can be moved here.
+/// Checks whether this machine can move caches in device memory.
 ///
 /// # Errors
-/// [`NoCuda`] says why not.
+/// [`NoCuda`] says why it cannot.
 ///
 /// ```
 /// match transload_cuda::available() {
@@ -152,17 +151,17 @@ fn find() -> Result<(), NoCuda> {
     }
     // SAFETY: loading the driver runs its initialisers, as for every program that uses CUDA.
     let library = unsafe { Library::new(LIBRARY) }.map_err(|error| {
-        // The error itself says only which function has failed.
+        // The error's own text names only the function that failed.
         let why = error.source().map(ToString::to_string);
         let why = why.unwrap_or_else(|| error.to_string());
         NoCuda::NoDriver { why }
     })?;
     let functions = Functions::find(&library)?;
     let init = functions.cuInit as usize;
-    // Called until the process ends, and so never closed.
+    // The functions are called until the process ends, so the library is never closed.
     mem::forget(library);
     let _ = FUNCTIONS.set(functions);
-    // SAFETY: this may be called at any time; so for the next.
+    // SAFETY: `cuInit` may be called at any time.
     match unsafe { cuInit(0) } {
         CUresult::NO_DEVICE => return Err(NoCuda::NoDevice),
         CUresult::STUB_LIBRARY => {
@@ -177,7 +176,7 @@ fn find() -> Result<(), NoCuda> {
     if devices == 0 { Err(NoCuda::NoDevice) } else { Ok(()) }
 }
 
-/// The name of this system, if it is none that caches in device memory were ever moved on.
+/// Returns the name of this system if moving caches in device memory was never tested on it.
 fn elsewhere() -> Option<&'static str> {
     if !cfg!(target_os = "linux") {
         return Some(std::env::consts::OS);
@@ -186,7 +185,7 @@ fn elsewhere() -> Option<&'static str> {
     kernel.to_lowercase().contains("microsoft").then_some("Windows Subsystem for Linux")
 }
 
-/// The file that is mapped at an address.
+/// Returns the path of the file that is mapped at an address.
 fn file_of(address: usize) -> Option<String> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     maps.lines().find_map(|line| {
@@ -198,7 +197,7 @@ fn file_of(address: usize) -> Option<String> {
     })
 }
 
-/// The error of a call, if it gave one.
+/// Turns the result of a call into an error, unless the call succeeded.
 pub(crate) fn check(call: &'static str, result: CUresult) -> Result<(), CallError> {
     if result == CUresult::SUCCESS {
         return Ok(());

@@ -1,4 +1,4 @@
-//! A GPU with the kernels loaded.
+//! A GPU with the kernels loaded on it.
 
 use std::ffi::CStr;
 use std::mem::{self, ManuallyDrop};
@@ -23,8 +23,8 @@ use crate::sys::{CUfunction, CUmodule, CUresult};
 use crate::threads;
 use crate::waiter::Waiters;
 
-/// `cuda/walk.cu` and `cuda/crc32c.cu`, compiled for a virtual GPU; the driver compiles that for the real one, once, and
-/// keeps the result.
+/// `cuda/walk.cu` and `cuda/crc32c.cu`, compiled for a virtual GPU. The driver compiles them for the real GPU once, and
+/// caches the result.
 pub(crate) const TEXTS: [&CStr; 2] = [
     ptx(concat!(include_str!("../ptx/walk.ptx"), "\0").as_bytes()),
     ptx(concat!(include_str!("../ptx/crc32c.ptx"), "\0").as_bytes()),
@@ -37,22 +37,22 @@ const fn ptx(text: &'static [u8]) -> &'static CStr {
     }
 }
 
-/// Threads of a block of `cuda/walk.cu`, its launch bound: few, so that one fits beside an engine's kernels.
+/// Threads of a block of `cuda/walk.cu`, its launch bound: few, so that a block fits next to an engine's kernels.
 const BLOCK: u32 = 256;
 
-/// Blocks for each multiprocessor that is to work: half of what fits there. An idle GPU spreads them over more.
+/// Blocks per multiprocessor: half of what fits there. An idle GPU spreads them over more multiprocessors.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 4;
 
-/// How many multiprocessors work at a time for what crosses the bus: enough to be faster than the bus, and few enough for the
-/// engine not to notice.
+/// The number of multiprocessors that work at a time for bytes that cross the bus: enough to be faster than the bus,
+/// and few enough for the engine not to notice.
 pub const DEFAULT_MULTIPROCESSORS: u32 = 16;
 
-/// Settings of a [`Gpu`]. `Default` is right for most.
+/// Settings of a [`Gpu`]. The default suits most programs.
 #[derive(Clone, Debug)]
 pub struct GpuOptions {
-    /// How long may take what is waited for at once: a [`copy`](super::copy()), a table that is uploaded, or the end of a GPU that is
-    /// dropped (30 s). The compilation of an engine's kernels or a debugger can hold a device for a while. Transfers of an agent have a setting of
-    /// their own, `device_stall` of `transload-wire`.
+    /// The longest time to wait for a [`copy`](super::copy()), for the upload of a table, or for a dropped GPU to
+    /// finish. The default is 30 s, since compiling an engine's kernels, or a debugger, can hold a device for a while.
+    /// Transfers of an agent have their own setting, `device_stall` of `transload-wire`.
     pub stall: Duration,
 }
 
@@ -62,22 +62,23 @@ impl Default for GpuOptions {
     }
 }
 
-/// One GPU of this process. Clones are the same.
+/// A GPU of this process. Clones refer to the same one.
 ///
-/// It uses the context that the engine uses (the *primary* one), with streams of its own, and never waits for the
-/// engine's work. While it is open it keeps 32 MiB of device memory and 32 MiB of pinned memory, which bytes go through on
-/// their way over the bus, and 4 MiB of device memory or more for tables.
+/// It uses the *primary* context, which the engine uses too, with streams of its own, and never waits for the engine's
+/// work. While it is open it keeps 32 MiB of device memory and 32 MiB of pinned memory, through which bytes cross the
+/// bus, and at least 4 MiB of device memory for tables.
 ///
-/// When the last clone is dropped, its threads end and all is given back to the driver. That waits for what was submitted to the device,
-/// since the driver does, but for [`GpuOptions::stall`] at most; the rest is done in the background, once the device goes on. It waits for
-/// no mark that its stream has not come to: whoever waits for such a mark is told later, or never. Where the last clone is dropped by one
-/// of the GPU's threads, as in [`Mark::when_done`](super::Mark::when_done), it waits for nothing.
+/// When the last clone is dropped, its threads end and all memory is returned to the driver. The driver waits for
+/// everything that was submitted to the device, so the drop waits too, for [`GpuOptions::stall`] at most; a background
+/// thread does the rest. It does not wait for marks that their streams have not reached: callbacks of such marks run
+/// later, or never. If one of the GPU's threads drops the last clone, as in
+/// [`Mark::when_done`](super::Mark::when_done), it waits for nothing.
 #[derive(Clone, Debug)]
 pub struct Gpu {
     shared: Arc<Shared>,
 }
 
-/// A GPU that is closed when the last clone is dropped.
+/// The owner of an open GPU, which it closes when the last clone is dropped.
 #[derive(Debug)]
 struct Shared(ManuallyDrop<Open>);
 
@@ -91,22 +92,22 @@ struct Open {
     kernels: Arc<Kernels>,
     name: String,
     stall: Duration,
-    /// Has a clone for each ring that was made here.
+    /// Has one clone for each ring that was made on this GPU.
     rings: Arc<()>,
 }
 
 impl Gpu {
-    /// The device that the driver counts so, from 0, among those that `CUDA_VISIBLE_DEVICES` leaves.
+    /// Opens the device with this ordinal, counted from 0 among those that `CUDA_VISIBLE_DEVICES` leaves.
     ///
-    /// The first call on a machine has the driver compile the kernel for its kind of GPU, which takes a moment.
+    /// On the first call on a machine the driver compiles the kernels for its kind of GPU, which takes a moment.
     ///
     /// # Errors
-    /// [`NoCuda`](super::NoCuda), [`DeviceError::NoDevice`], or what the driver says.
+    /// [`NoCuda`](super::NoCuda), [`DeviceError::NoDevice`], or an error of the driver.
     pub fn open(ordinal: u32) -> Result<Self, DeviceError> {
         Self::open_with(ordinal, &GpuOptions::default())
     }
 
-    /// The same, with other settings.
+    /// Opens a device as [`open`](Self::open) does, with other settings.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -130,10 +131,11 @@ impl Gpu {
         Ok(Self { shared: Arc::new(Shared(ManuallyDrop::new(open))) })
     }
 
-    /// The ordinal of the device whose context is current in this thread, if any: whose default stream an engine means here.
+    /// Returns the ordinal of the device whose context is current in this thread, if there is one. An engine's default
+    /// stream belongs to that context.
     ///
     /// # Errors
-    /// [`NoCuda`](super::NoCuda), or what the driver says.
+    /// [`NoCuda`](super::NoCuda), or an error of the driver.
     pub fn current_ordinal() -> Result<Option<u32>, DeviceError> {
         driver::available()?;
         let mut device = 0;
@@ -147,29 +149,29 @@ impl Gpu {
         }
     }
 
-    /// The number that the driver gives it in this process.
+    /// Returns the device's ordinal in this process.
     pub fn ordinal(&self) -> u32 {
         self.context().ordinal()
     }
 
-    /// What its maker calls it.
+    /// Returns the vendor's name of the device.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// Turns true when it is lost, for good.
+    /// Returns a channel that becomes true, for good, when the device is lost.
     #[doc(hidden)]
     pub fn lost(&self) -> watch::Receiver<bool> {
         self.context().lost()
     }
 
-    /// Which GPU it is, whatever number this process gives it.
+    /// Returns the device's UUID, which is the same in every process, whatever ordinal the device has there.
     #[doc(hidden)]
     pub fn uuid(&self) -> Result<[u8; 16], DeviceError> {
         super::shared::uuid(self.context())
     }
 
-    /// The other GPUs of this process whose memory its kernels reach, over NVLink or the bus.
+    /// Returns the other GPUs of this process whose memory this one's kernels can access, over NVLink or the bus.
     #[doc(hidden)]
     pub fn reached(&self) -> Result<Vec<[u8; 16]>, DeviceError> {
         super::shared::reached(self.context())
@@ -191,22 +193,20 @@ impl Gpu {
         &self.shared.queue
     }
 
-    /// Who waits for marks.
     pub(crate) fn waiters(&self) -> &Waiters {
         &self.shared.waiters
     }
 
-    /// What copies to other GPUs go through.
     pub(crate) fn peers(&self) -> &Peers {
         &self.shared.peers
     }
 
-    /// What a ring on this GPU has a clone of.
+    /// Returns a clone that the owner of a new ring on this GPU keeps, so that rings are counted.
     pub(crate) fn rings(&self) -> Arc<()> {
         self.shared.rings.clone()
     }
 
-    /// Proves that there are fewer rings than the most.
+    /// Fails if there are already `most` rings.
     pub(crate) fn check_rings(&self, most: usize) -> Result<(), DeviceError> {
         let ordinal = self.ordinal();
         match Arc::strong_count(&self.shared.rings) <= most {
@@ -215,12 +215,11 @@ impl Gpu {
         }
     }
 
-    /// How long may take what is waited for at once.
     pub(crate) fn stall(&self) -> Duration {
         self.shared.stall
     }
 
-    /// The stream of copies within it.
+    /// Returns the stream of copies within this GPU.
     pub(crate) fn stream(&self) -> &Stream {
         &self.shared.stream
     }
@@ -248,14 +247,15 @@ impl Drop for Shared {
             drop(open);
             drop(ended);
         };
-        // Without a thread it is closed here, as the closure goes; a thread of its own does not wait for its own end.
+        // If no thread can be started, the GPU is closed here, when the closure is dropped. One of the GPU's own
+        // threads must not wait, since closing waits for that thread.
         if thread::Builder::new().spawn(close).is_ok() && !threads::is_ours() {
             let _ = end.recv_timeout(stall);
         }
     }
 }
 
-/// The kernels, on one device.
+/// The loaded kernels of one device.
 #[derive(Debug)]
 pub(crate) struct Kernels {
     context: Arc<Context>,
@@ -270,8 +270,8 @@ unsafe impl Send for Kernels {}
 unsafe impl Sync for Kernels {}
 
 impl Kernels {
-    /// Has the driver compile [both texts](TEXTS), or find what it has made of them before. Each entry is launched once, to do nothing:
-    /// a driver may load one only then, which had better not be while somebody waits for bytes.
+    /// Has the driver compile [both texts](TEXTS), or take them from its cache. Each entry is then launched once with
+    /// nothing to do: a driver may load an entry only at its first launch, and that must not delay a transfer.
     pub(crate) fn load(
         context: &Arc<Context>,
         [walk, sum]: [&CStr; 2],
@@ -311,8 +311,8 @@ impl Kernels {
     fn entry(&self, module: CUmodule, name: &CStr) -> Result<CUfunction, DeviceError> {
         let mut entry = ptr::null_mut();
         // SAFETY: the handle goes into a local variable, the name ends with a zero.
-        let found = unsafe { driver::cuModuleGetFunction(&mut entry, module, name.as_ptr()) };
-        self.context.check("cuModuleGetFunction", found)?;
+        let status = unsafe { driver::cuModuleGetFunction(&mut entry, module, name.as_ptr()) };
+        self.context.check("cuModuleGetFunction", status)?;
         Ok(entry)
     }
 
@@ -320,7 +320,7 @@ impl Kernels {
         &self.context
     }
 
-    /// Submits launches to a stream; `multiprocessors` bounds how many of the GPU's work for each.
+    /// Submits launches to a stream. `multiprocessors` limits how many multiprocessors work for each launch.
     pub(crate) fn launch(
         &self,
         stream: &Stream,
@@ -331,14 +331,14 @@ impl Kernels {
             let entry = self.walk[launch.entry];
             let most = multiprocessors.map_or(u32::MAX, |count| count * BLOCKS_PER_MULTIPROCESSOR);
             let blocks = launch.threads().div_ceil(BLOCK).min(most);
-            // SAFETY: the kernel takes one argument of this type. What it touches was checked, and is kept until all of this is
-            // done.
+            // SAFETY: the kernel takes one argument of this type. The memory that it accesses was checked, and is kept
+            // until all of this is done.
             unsafe { self.start(stream, entry, blocks, BLOCK, launch.parameters)? };
         }
         Ok(())
     }
 
-    /// Submits the folding of a text, by so many threads. Whoever does keeps both texts until it is done.
+    /// Submits the folding of a text by that many threads. The caller keeps both texts until it is done.
     pub(crate) fn fold(&self, stream: &Stream, fold: Fold, threads: u32) -> Result<(), DeviceError> {
         let blocks = threads / sum::BLOCK;
         // SAFETY: as above.
@@ -348,7 +348,7 @@ impl Kernels {
     /// Submits one kernel.
     ///
     /// # Safety
-    /// It takes one argument of this type. What it touches is there, and kept until it is done.
+    /// The kernel takes one argument of type `P`. The memory that it accesses is valid, and kept until it is done.
     unsafe fn start<P: Copy>(
         &self,
         stream: &Stream,
@@ -360,7 +360,7 @@ impl Kernels {
         let _entered = self.context.enter()?;
         let mut arguments = [(&raw mut parameters).cast()];
         let (grid, block, extra) = ((blocks, 1, 1), (block, 1, 1), ptr::null_mut());
-        // SAFETY: the caller's word; the argument is copied before this returns.
+        // SAFETY: the caller vouches for the argument and the memory; the argument is copied before this returns.
         let launched = unsafe {
             driver::cuLaunchKernel(
                 entry,

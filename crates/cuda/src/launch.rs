@@ -1,8 +1,9 @@
-//! From programs to launches of the kernel, `cuda/walk.cu`: what is uploaded once, and the parameters of each launch.
+//! Converts programs to launches of the kernel, `cuda/walk.cu`: the tables that are uploaded once, and the parameters
+//! of each launch.
 //!
-//! A launch runs one nest at a row of its places, so places are sorted by nest. A range of a stream is then a row of
-//! places of each nest, of which the first and the last may be cut: the launch moves the whole units in between, and the bytes
-//! at its two edges one by one.
+//! A launch runs one nest at consecutive places, so places are sorted by nest. A range of a stream becomes consecutive
+//! places of each nest, of which the first and the last may be cut: the launch moves the whole units in between, and
+//! the bytes at the two edges one by one.
 
 use std::ffi::CStr;
 use std::mem;
@@ -16,22 +17,22 @@ use transload_plan::program::{Nest, Placed, Program};
 /// The most loops of a nest that the kernel runs.
 pub const MAX_LOOPS: usize = 8;
 
-/// The kernel counts units of a launch with 31 bits.
+/// The most units of a launch: the kernel counts them in 31 bits.
 const MAX_UNITS: u64 = (1 << 31) - 1;
 
 /// The longest unit in bytes: what one thread moves at a time.
 pub(crate) const LONGEST_UNIT: u64 = 16;
 
-/// Units that a warp moves at a time where runs are at least as long: `SPAN` in `cuda/walk.cu`.
+/// Units that a warp moves together if runs are at least that long: `SPAN` in `cuda/walk.cu`.
 const SPAN: u64 = 128;
 
 /// Threads of a warp.
 const WARP: u64 = 32;
 
-/// Units that a thread has on their way at a time: `AHEAD` there.
+/// Units that a thread has in flight: `AHEAD` in `cuda/walk.cu`.
 const AHEAD: u64 = 2;
 
-/// Why the kernel cannot run a program.
+/// The reason why the kernel cannot run a program.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -39,12 +40,12 @@ pub enum LaunchError {
     /// A nest is too deep.
     #[error("nest {nest} has {loops} loops, and a GPU runs {MAX_LOOPS} at most")]
     TooDeep { nest: usize, loops: usize },
-    /// A nest has more at one place than 31 bits can count.
+    /// A nest has more bytes at one place than the kernel can count.
     #[error("nest {nest} moves {bytes} bytes at a place, and a GPU {most} at most in units of {unit} B", most = MAX_UNITS * unit)]
     TooLong { nest: usize, bytes: u64, unit: u64 },
 }
 
-/// Where a nest starts, on both sides.
+/// The start of a nest on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Place {
@@ -52,7 +53,7 @@ pub(crate) struct Place {
     dst: u64,
 }
 
-/// A divisor, as the multiplication and the shift that divide a number below 2^31 by it.
+/// A divisor, stored as the multiplication and the shift that divide a number below 2^31 by it.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct Division {
@@ -62,7 +63,7 @@ struct Division {
 }
 
 impl Division {
-    /// A division by at most [`MAX_UNITS`], and not by 0.
+    /// Prepares division by `divisor`, which is between 1 and [`MAX_UNITS`].
     fn by(divisor: u64) -> Self {
         // With the least s of 2^s >= divisor, m = ceil(2^(31 + s) / divisor) fits into 32 bits, and is too large
         // by less than one part in 2^31 (Granlund and Montgomery, 1994).
@@ -72,18 +73,19 @@ impl Division {
     }
 }
 
-/// A loop, by what it adds to addresses beyond what the steps of the loop inside of it have added; wraps around 0.
+/// A loop of the kernel. Its strides are relative to the address after all steps of the next inner loop, and may wrap
+/// around 0.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct KernelLoop {
     src: u64,
     dst: u64,
-    /// The steps of the loop inside of it.
+    /// The step count of the next inner loop.
     inner: Division,
     unused: u32,
 }
 
-/// Bytes of a unit, or of a span, that is cut.
+/// A unit, or a span, of which only some bytes are moved.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct Edge {
@@ -98,17 +100,19 @@ struct Edge {
 pub(crate) struct End {
     /// Address of the table of a memory's bases; 0 for a buffer.
     bases: u64,
-    /// Where a buffer would have byte 0 of the program; wraps around 0 if that is before all memory.
+    /// Address at which a buffer would have byte 0 of the program. It wraps around 0 if that would be a negative
+    /// address.
     buffer: u64,
 }
 
 impl End {
-    /// A memory, by the address of the table of its bases.
+    /// Returns the side of a memory, from the address of its table of bases.
     pub(crate) fn memory(bases: u64) -> Self {
         Self { bases, buffer: 0 }
     }
 
-    /// A buffer whose first byte is byte `position` of the program. Units are as long as the two are alike, modulo [`LONGEST_UNIT`].
+    /// Returns the side of a buffer whose first byte is byte `position` of the program. Units are longest if `start`
+    /// and `position` are equal modulo [`LONGEST_UNIT`].
     pub(crate) fn buffer(start: u64, position: u64) -> Self {
         Self { bases: 0, buffer: start.wrapping_sub(position) }
     }
@@ -133,13 +137,12 @@ pub(crate) struct Parameters {
     loop_: [KernelLoop; MAX_LOOPS],
 }
 
-/// The entries of the kernel: by the length of a unit, and two for dense buffers and the longest units.
+/// The kernel's entry points: one for each length of a unit, and two for dense buffers with the longest units.
 pub(crate) const ENTRIES: [&CStr; 7] =
     [c"walk_1", c"walk_2", c"walk_4", c"walk_8", c"walk_16", c"stream_16", c"runs_16"];
 const STREAM: usize = 5;
 const RUNS: usize = 6;
 
-/// One launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launch {
     /// Index of the kernel's entry.
@@ -148,13 +151,12 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// One that moves nothing.
     pub(crate) fn nothing(entry: usize) -> Self {
         let parameters = Parameters::zeroed();
         Self { entry, parameters }
     }
 
-    /// How many threads have something to do, at least one: at an edge, if there is nothing else.
+    /// Returns the number of threads that have work. It is at least one, since the edges need a thread.
     pub(crate) fn threads(&self) -> u32 {
         let count = u64::from(self.parameters.count);
         let threads = match self.entry {
@@ -165,7 +167,7 @@ impl Launch {
     }
 }
 
-/// Where the two sides of a program are for now.
+/// The current addresses of both sides of a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ends {
     /// Address of the uploaded places.
@@ -173,38 +175,38 @@ pub(crate) struct Ends {
     /// Address of the table of the source memory's bases.
     pub(crate) src_bases: u64,
     pub(crate) dst: End,
-    /// All bases of both sides, or-ed: how far they are aligned.
+    /// All base addresses of both sides, or-ed: their common alignment.
     pub(crate) bases: u64,
     /// Whether bytes go from the destination side to the source side, as in a scatter.
     pub(crate) reverse: bool,
 }
 
-/// A program as the kernel takes it.
+/// A program in the kernel's form.
 #[derive(Clone, Debug)]
 pub(crate) struct Launches {
     nests: Vec<SortedNest>,
-    /// Sorted by nest, and inside of a nest as in the program.
+    /// All places, sorted by nest and then in the program's order.
     places: Vec<Place>,
 }
 
 #[derive(Clone, Debug)]
 struct SortedNest {
-    /// Index in the program, for errors.
+    /// The nest's index in the program, for errors.
     nest: usize,
-    /// Its places, in `Launches::places`.
+    /// The nest's places, as a range of `Launches::places`.
     places: Range<usize>,
     run: u64,
     bytes: u64,
     loops: usize,
-    /// Whether the destination side goes on without gaps.
+    /// Whether the destination side has no gaps.
     dense: bool,
     loop_: [KernelLoop; MAX_LOOPS],
-    /// Everything that has to be a multiple of the unit, or-ed.
+    /// All numbers that must be multiples of the unit, or-ed.
     multiples: u64,
 }
 
 impl Launches {
-    /// Sorts a program that was checked against its memories.
+    /// Prepares a program that was checked against its memories.
     pub(crate) fn new(program: &Program) -> Result<Self, LaunchError> {
         let mut of_nest: Vec<Vec<Place>> = vec![Vec::new(); program.nests.len()];
         for Placed { nest, src, dst } in &program.placed {
@@ -222,17 +224,18 @@ impl Launches {
         Ok(sorted)
     }
 
-    /// Proves that [`range`](Self::range) can give every range of it: one that begins anywhere moves in units of a byte.
+    /// Checks that [`range`](Self::range) works for every range. A range that begins at an odd byte moves in units of
+    /// one byte, of which there are the most.
     pub(crate) fn check_ranges(&self) -> Result<(), LaunchError> {
         self.nests.iter().try_for_each(|nest| nest.check(1))
     }
 
-    /// What is uploaded.
+    /// Returns the places, which the caller uploads.
     pub(crate) fn places(&self) -> &[Place] {
         &self.places
     }
 
-    /// The launches that move all bytes of the program.
+    /// Returns the launches that move all bytes of the program.
     pub(crate) fn all(&self, ends: &Ends) -> Result<Vec<Launch>, LaunchError> {
         let mut launches = Vec::new();
         for nest in &self.nests {
@@ -242,7 +245,7 @@ impl Launches {
         Ok(launches)
     }
 
-    /// The launches that move some bytes of a program whose destination side is a dense stream.
+    /// Returns the launches that move a range of a program whose destination side is a dense stream.
     pub(crate) fn range(&self, ends: &Ends, range: Range<u64>) -> Result<Vec<Launch>, LaunchError> {
         let mut launches = Vec::new();
         for nest in &self.nests {
@@ -269,7 +272,7 @@ impl SortedNest {
         }
         let mut multiples = placed.iter().fold(nest.run, |or, place| or | place.src | place.dst);
         let mut loop_ = [KernelLoop::zeroed(); MAX_LOOPS];
-        // The loop inside of the next one, and what all of its steps have added.
+        // The step count of the loop inside of the next one, and the address offset after all of its steps.
         let (mut inner, mut added) = (1, (nest.run, nest.run));
         for (kernel, l) in loop_.iter_mut().zip(nest.loops.iter().rev()) {
             multiples |= l.src | l.dst;
@@ -298,14 +301,14 @@ impl SortedNest {
         })
     }
 
-    /// The longest unit that everything is a multiple of.
+    /// Returns the longest unit that divides every address and length.
     fn unit(&self, ends: &Ends) -> Result<u64, LaunchError> {
         let multiples = self.multiples | ends.bases | ends.dst.buffer | LONGEST_UNIT;
         let unit = 1 << multiples.trailing_zeros();
         self.check(unit).map(|()| unit)
     }
 
-    /// Whether the kernel can count the units of a place.
+    /// Checks that the kernel can count the units of a place.
     fn check(&self, unit: u64) -> Result<(), LaunchError> {
         match self.bytes / unit > MAX_UNITS {
             true => Err(LaunchError::TooLong { nest: self.nest, bytes: self.bytes, unit }),
@@ -313,7 +316,8 @@ impl SortedNest {
         }
     }
 
-    /// Launches some bytes, counted from the start of a place, in as few launches as can count them.
+    /// Adds the launches for a range of bytes, counted from the start of a place. There are as few as the kernel's
+    /// counters allow.
     fn launch(
         &self,
         ends: &Ends,
@@ -328,13 +332,13 @@ impl SortedNest {
             true => (STREAM, unit),
             false => (unit.trailing_zeros() as usize, unit),
         };
-        // A run has some steps, of which the last may be shorter.
+        // A run is divided into steps, of which the last may be shorter.
         let steps = self.run.div_ceil(step);
         let of_place = self.bytes / self.run * steps;
         let number = |at: u64| at / self.run * steps + at % self.run / step;
         let within = |at: u64| at % self.run % step;
 
-        // A range has cut bytes at both ends and whole units between them; one that lies inside of a unit is cut bytes alone.
+        // A range has cut bytes at both ends and whole units between them. A range inside one unit has only cut bytes.
         let first = bytes.start.next_multiple_of(unit).min(bytes.end);
         let last = (bytes.end / unit * unit).max(first);
         let (mut head, tail) = (bytes.start..first, last..bytes.end);
@@ -346,7 +350,8 @@ impl SortedNest {
         let mut loop_ = self.loop_;
         loop_[0].inner = Division::by(steps);
         if self.loops > 0 {
-            // The last step of a run may be shorter than the others by so many bytes, and is counted as one of them.
+            // The last step of a run may be shorter but is counted as a whole one, so the stride is corrected by the
+            // difference.
             let longer = steps * step - self.run;
             loop_[0].src = loop_[0].src.wrapping_sub(longer);
             loop_[0].dst = loop_[0].dst.wrapping_sub(longer);

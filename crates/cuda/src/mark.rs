@@ -1,4 +1,4 @@
-//! Work of an engine's stream that has to be done first.
+//! Marks: work in an engine's stream that must be done before a transfer begins.
 
 use std::ptr;
 use std::sync::Arc;
@@ -10,19 +10,20 @@ use crate::gpu::Gpu;
 use crate::resources::{Event, Stream};
 use crate::sys::{CU_STREAM_CAPTURE_STATUS_NONE, CUresult, CUstream};
 
-/// A place in a stream of an engine: what was submitted to it before has to be done before something else may begin. Clones are the same mark.
+/// A mark in an engine's stream: all work that was submitted to the stream before it must be done before a transfer may
+/// begin. Clones are the same mark.
 ///
-/// An engine says that a cache is computed when it has *submitted* that; the GPU does it later. A transfer that is given a
-/// mark reads or writes nothing before it.
+/// An engine reports a cache as computed when it has *submitted* the work; the GPU does it later. A transfer with a
+/// mark neither reads nor writes before the stream has reached it.
 #[derive(Clone, Debug)]
 pub struct Mark {
     event: Arc<Event>,
-    /// The driver's number of the stream, which no other ever has.
+    /// The driver's id of the stream, which is never reused.
     stream: u64,
     gpu: Gpu,
 }
 
-/// Results that the driver gives for a stream while work of it would become part of a graph.
+/// Results that the driver returns for a stream while its work would become part of a graph.
 const CAPTURED: [u32; 3] = [
     CUresult::STREAM_CAPTURE_UNSUPPORTED.0,
     CUresult::STREAM_CAPTURE_INVALIDATED.0,
@@ -30,8 +31,8 @@ const CAPTURED: [u32; 3] = [
 ];
 
 impl Mark {
-    /// Marks the place that a stream has come to: behind all that was submitted to it until now. Costs a few microseconds,
-    /// and waits for nothing.
+    /// Marks a stream behind all that was submitted to it until now. It takes a few microseconds, and waits for
+    /// nothing.
     ///
     /// `stream` is the driver's handle (`CUstream`, or `cudaStream_t`) as a number; 0 is the default stream.
     ///
@@ -39,13 +40,14 @@ impl Mark {
     /// The stream is one of this GPU's primary context, and has not been destroyed.
     ///
     /// # Errors
-    /// [`DeviceError::Capturing`]; [`DeviceError::NotItsStream`], as far as the driver can tell, or what else it says.
+    /// [`DeviceError::Capturing`]; [`DeviceError::NotItsStream`], as far as the driver can tell; or another error of
+    /// the driver.
     pub unsafe fn new(gpu: &Gpu, stream: u64) -> Result<Self, DeviceError> {
         // SAFETY: the caller vouches for the stream.
         unsafe { Self::of_raw(gpu, ptr::with_exposed_provenance_mut(stream as usize)) }
     }
 
-    /// Marks the place that a stream of ours has come to.
+    /// Marks a stream of this crate.
     pub(crate) fn behind(gpu: &Gpu, stream: &Stream) -> Result<Self, DeviceError> {
         // SAFETY: the stream is there, and of the context of all that the crate makes for this GPU.
         unsafe { Self::of_raw(gpu, stream.raw) }
@@ -66,23 +68,23 @@ impl Mark {
                 let ordinal = gpu.ordinal();
                 DeviceError::NotItsStream { ordinal, why }
             }
-            // The default stream, while another that it waits for is captured.
+            // The default stream, while another stream that it waits for is being captured.
             DeviceError::Call(why) if CAPTURED.contains(&why.code) => DeviceError::Capturing,
             error => error,
         })?;
         Ok(Self { event: Arc::new(event), stream, gpu: gpu.clone() })
     }
 
-    /// Tells whether all before the mark is done. It does not wait.
+    /// Returns whether all work before the mark is done. It does not wait.
     ///
     /// # Errors
-    /// What the driver says: nobody can tell any more.
+    /// An error of the driver, after which this can no longer be known.
     pub fn is_done(&self) -> Result<bool, DeviceError> {
         self.event.is_done(&self.gpu.context().enter()?)
     }
 
-    /// Has `told` called when all before the mark is done, or when that cannot be known any more. It is called on a thread that other
-    /// marks of the stream wait for, so it should take microseconds.
+    /// Calls `told` when all work before the mark is done, or when that can no longer be known. The callback delays
+    /// those of later marks of the stream, so it should take microseconds.
     pub fn when_done(&self, told: impl FnOnce(Result<(), DeviceError>) + Send + 'static) {
         let event = self.event.clone();
         let waiters = self.gpu.waiters();
@@ -90,7 +92,7 @@ impl Mark {
     }
 }
 
-/// The driver's number of a stream, if that is not captured.
+/// Returns the driver's id of a stream, and fails if the stream is being captured.
 ///
 /// # Safety
 /// The stream is there, and one of this context.
@@ -105,7 +107,7 @@ unsafe fn number(context: &Context, stream: CUstream) -> Result<u64, DeviceError
     }
     let mut number = 0;
     // SAFETY: as above.
-    let told = unsafe { driver::cuStreamGetId(stream, &mut number) };
-    context.check("cuStreamGetId", told)?;
+    let status = unsafe { driver::cuStreamGetId(stream, &mut number) };
+    context.check("cuStreamGetId", status)?;
     Ok(number)
 }

@@ -1,7 +1,8 @@
-//! What a GPU reaches: copies of this crate and plain copies of the driver, each timed.
+//! Measurements of a GPU: copies of this crate and plain copies of the driver, each timed.
 //!
-//! `transload bench gpu` is made of it. The driver's copies are what the others are held against: one copy of as many
-//! contiguous bytes, which is a ceiling, and one descriptor for each chunk, which is what others do.
+//! `transload bench gpu` uses them. Copies of this crate are compared with two kinds of the driver's copies: one copy
+//! of as many contiguous bytes, which is an upper bound, and one descriptor for each chunk, which is what other
+//! libraries do.
 
 mod plain;
 mod slots;
@@ -34,20 +35,20 @@ pub use plain::{ChunkList, PinnedMemory};
 /// Bytes that [`Meter::submit_to_host`] submits.
 pub const SUBMITTED: u64 = 16 << 20;
 
-/// How many pieces cross the bus at a time: half of those that a GPU has, since both directions are measured at once.
+/// Pieces that cross the bus at a time: half of a GPU's pieces, since both directions are measured at once.
 const UNDER_WAY: usize = 16;
 
-/// How long something took.
+/// The time that an operation took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Took {
-    /// This thread, to submit it.
+    /// The time for this thread to submit the operation.
     pub submitting: Duration,
-    /// The GPU, to do it.
+    /// The time for the GPU to do it.
     pub doing: Duration,
 }
 
-/// Measures what one GPU does, on streams of its own. Nothing else should use the GPU meanwhile.
+/// Measures one GPU, on streams of its own. Nothing else should use the GPU meanwhile.
 #[derive(Debug)]
 pub struct Meter {
     gpu: Gpu,
@@ -58,7 +59,7 @@ pub struct Meter {
     pieces: Vec<Piece>,
 }
 
-/// A program between two memories of a GPU, ready to be launched any number of times.
+/// A program between two memories of a GPU, prepared so that it can be launched repeatedly.
 #[derive(Debug)]
 pub struct Relayout {
     launches: Vec<Launch>,
@@ -67,8 +68,10 @@ pub struct Relayout {
 }
 
 impl Meter {
+    /// Makes the streams, events and buffers of the measurements.
+    ///
     /// # Errors
-    /// What the driver says.
+    /// An error of the driver.
     pub fn new(gpu: &Gpu) -> Result<Self, DeviceError> {
         let context = gpu.context();
         let pieces = Piece::several(context, SUBMITTED as usize / PIECE, PIECE)?;
@@ -85,7 +88,7 @@ impl Meter {
     /// Lays a program over two memories of this GPU.
     ///
     /// # Errors
-    /// [`DeviceError::OtherDevice`], or as of [`copy`](crate::copy()).
+    /// [`DeviceError::OtherDevice`], or an error of [`copy`](crate::copy()).
     pub fn prepare(
         &self,
         program: &Program,
@@ -103,7 +106,7 @@ impl Meter {
     /// Runs a program within the GPU, with all of its multiprocessors.
     ///
     /// # Errors
-    /// What the driver says.
+    /// An error of the driver.
     pub fn relayout(&self, relayout: &Relayout) -> Result<Took, DeviceError> {
         self.time(|| {
             let kernels = self.gpu.kernels();
@@ -111,22 +114,23 @@ impl Meter {
         })
     }
 
-    /// Gathers one side of a program into pinned memory, piece by piece, as for a transfer, and drops the pieces. The stream's bytes
-    /// before position `begin` stay where they are.
+    /// Gathers one side of a program into pinned memory, piece by piece, as for a transfer, and drops the pieces. The
+    /// stream's bytes before position `begin` are left out.
     ///
     /// # Errors
     /// Those of [`copy`](crate::copy()).
     pub fn to_host(&self, program: &Program, memory: &DeviceMemory, begin: u64) -> Result<Duration, DeviceError> {
         let stream = DeviceStream::new(&program.stream(Side::Source), memory)?;
         let started = Instant::now();
-        // A piece is dropped where it is told, so that nobody holds one while another is waited for.
+        // The callback drops the piece at once, so that no piece is held while another is waited for.
         cross(&self.gpu, pieces(begin..stream.bytes()), |range, told| {
             stream.gather(range, Box::new(|piece| told(piece.map(drop))));
         })?;
         Ok(started.elapsed())
     }
 
-    /// Scatters pieces of pinned memory to one side of a program, likewise. What is in them is old bytes of others.
+    /// Scatters pieces of pinned memory to one side of a program, from position `begin` on. The pieces contain
+    /// arbitrary old bytes.
     ///
     /// # Errors
     /// Those of [`copy`](crate::copy()).
@@ -143,8 +147,8 @@ impl Meter {
         Ok(started.elapsed())
     }
 
-    /// How long this thread takes to submit the first [`SUBMITTED`] bytes of one side of a program, to be gathered and carried to the host: as
-    /// the thread of the GPU does it, some neighbours at a time.
+    /// Returns the time that this thread takes to submit the first [`SUBMITTED`] bytes of one side of a program, to be
+    /// gathered and carried to the host. Like the GPU's own thread, it submits several neighbouring pieces together.
     ///
     /// # Errors
     /// Those of [`copy`](crate::copy()).
@@ -166,7 +170,7 @@ impl Meter {
                 let launches = stream.launches(Way::Gather, begin..end, buffer)?;
                 self.gpu.kernels().launch(&self.stream, &launches, Some(MULTIPROCESSORS))?;
                 let host = piece.host();
-                // SAFETY: memory of the piece and its next neighbours, which are all this has.
+                // SAFETY: memory of the piece and its next neighbours, all of which belong to this meter.
                 unsafe { piece.fetch(&self.stream, begin, host, len)? };
                 piece.submitted(&self.stream)
             });
@@ -177,8 +181,8 @@ impl Meter {
         submitted.map(|()| took)
     }
 
-    /// From the moment when a mark is come to, which lies behind a copy within the GPU, until the first piece of a stream is whole in pinned
-    /// memory.
+    /// Returns the time between reaching a mark and having the first piece of a stream complete in pinned memory. The
+    /// mark lies behind a copy of `busy_with` bytes within the GPU.
     ///
     /// # Errors
     /// Those of [`copy`](crate::copy()).
@@ -200,12 +204,12 @@ impl Meter {
             self.gpu.context().check("cuMemcpyDtoDAsync_v2", copied)
         };
         let took = copy().and_then(|()| self.piece_after(&event, &stream));
-        // What was submitted uses the memories, whatever became of the rest.
+        // What was submitted uses the memories even if a later call failed.
         self.settle(&self.stream)?;
         took
     }
 
-    /// Marks the place that the stream has come to, and asks for a piece behind it.
+    /// Marks the stream behind its work, and requests a piece that waits for the mark.
     fn piece_after(&self, event: &Event, stream: &Arc<DeviceStream>) -> Result<Duration, DeviceError> {
         event.record(&self.stream)?;
         let mark = Mark::behind(&self.gpu, &self.stream)?;
@@ -231,11 +235,11 @@ impl Meter {
         Ok(whole.saturating_duration_since(reached))
     }
 
-    /// Has the driver load the kernels once more. Where it is to be as on the first day, a comment makes their texts others than
-    /// any that the driver has compiled and kept.
+    /// Has the driver load the kernels again. If `first` is set, a comment makes their texts differ from all that the
+    /// driver has compiled and cached, as on a new machine.
     ///
     /// # Errors
-    /// What the driver says.
+    /// An error of the driver.
     pub fn load_kernels(&self, first: bool) -> Result<Duration, DeviceError> {
         let comment = match first {
             true => format!("\n// {:?}\n", SystemTime::now()),
@@ -253,14 +257,14 @@ impl Meter {
         Ok(took)
     }
 
-    /// Proves that a memory is of this GPU, where its streams work on it.
+    /// Checks that a memory is on this GPU, because this GPU's streams work on it.
     fn check_own(&self, memory: &DeviceMemory) -> Result<(), DeviceError> {
         let (found, expected) = (memory.gpu().ordinal(), self.gpu.ordinal());
         let other = DeviceError::OtherDevice { allocation: 0, found, expected };
         if found == expected { Ok(()) } else { Err(other) }
     }
 
-    /// Waits until a stream is done, or the device is lost, however long that takes: what was submitted uses the caller's memory.
+    /// Waits until a stream is done, or the device is lost, without limit: the submitted work uses the caller's memory.
     fn settle(&self, stream: &Stream) -> Result<(), DeviceError> {
         loop {
             match stream.finish(self.gpu.stall()) {
@@ -270,21 +274,21 @@ impl Meter {
         }
     }
 
-    /// Times what is submitted to the stream, and waits for it.
+    /// Runs `submit`, waits for the submitted work, and returns both times.
     fn time(&self, submit: impl FnOnce() -> Result<(), DeviceError>) -> Result<Took, DeviceError> {
         self.begun.record(&self.stream)?;
         let started = Instant::now();
         let submitted = submit();
         let submitting = started.elapsed();
         let ended = self.ended.record(&self.stream);
-        // What was submitted uses the memories, whatever became of the rest.
+        // What was submitted uses the memories even if a later call failed.
         let done = self.settle(&self.stream);
         submitted.and(ended).and(done)?;
         Ok(Took { submitting, doing: self.begun.elapsed(&self.ended)? })
     }
 }
 
-/// Has pieces cross the bus, so many at a time, and waits for all.
+/// Requests pieces, [`UNDER_WAY`] at a time, and waits for all of them.
 fn cross(
     gpu: &Gpu,
     pieces: impl Iterator<Item = Range<u64>>,
@@ -298,7 +302,7 @@ fn cross(
             under_way -= 1;
         }
         let tell = tell.clone();
-        // Nobody listens any more where an error came first; what is under way keeps what it uses.
+        // After an error nothing receives the answer; requests in flight keep what they use.
         ask(piece, Box::new(move |done| drop(tell.send(done))));
         under_way += 1;
     }

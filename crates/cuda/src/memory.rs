@@ -17,9 +17,9 @@ use transload_memory::internal::Extents;
 use transload_memory::{Access, CheckError, MAX_ALLOCATION_BYTES, MAX_ALLOCATIONS, MemoryError, Side};
 use transload_plan::program::{Program, split_address};
 
-/// The allocations of one rank and one group on one GPU, cheap to clone.
+/// The allocations of one rank and one group on one GPU. Clones are cheap and refer to the same memory.
 ///
-/// It is to device memory what [`Memory`](transload_memory::Memory) is to host memory: it gives the addresses of a
+/// As [`Memory`](transload_memory::Memory) does for host memory, it gives the addresses of a
 /// [`Program`](transload_plan::program::Program) their meaning. Its bytes are reached by [`copy`](super::copy()) only.
 #[derive(Clone)]
 pub struct DeviceMemory {
@@ -29,22 +29,22 @@ pub struct DeviceMemory {
 struct Shared {
     gpu: Gpu,
     extents: Extents,
-    /// Address and length of each allocation; the addresses are on the device as well.
+    /// Device address and length of each allocation.
     allocations: Box<[(CUdeviceptr, usize)]>,
     table: Table,
-    /// All addresses, or-ed: how far they are aligned.
+    /// All addresses, or-ed: their common alignment.
     alignment: u64,
     access: Access,
-    /// Dropped last: what keeps the bytes where they are.
+    /// Keeps the bytes mapped. Declared last, so that it is dropped last.
     _keeper: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl DeviceMemory {
-    /// Allocates memory of the given lengths in bytes. What is in it is undefined. Giving it back, when the last clone is
-    /// dropped, waits for all that anybody has submitted to the device: so does the driver.
+    /// Allocates memory of the given lengths in bytes, with undefined contents. When the last clone is dropped, the
+    /// driver frees the memory, which waits for all work that any part of the process has submitted to the device.
     ///
     /// # Errors
-    /// [`MemoryError`], or what the driver says: out of memory, mostly. What was allocated before is given back.
+    /// [`MemoryError`], or an error of the driver, usually out of memory. Allocations that succeeded are freed.
     pub fn allocate(gpu: &Gpu, lens: &[usize]) -> Result<Self, DeviceError> {
         check_lens(lens.iter().copied())?;
         let buffers: Result<Vec<_>, _> = lens.iter().map(|&len| Buffer::new(gpu.context(), len)).collect();
@@ -53,21 +53,22 @@ impl DeviceMemory {
         let keeper = Arc::new(buffers);
         let memory = Self::new(gpu, &parts, Access::ReadWrite, Some(keeper.clone()));
         if let Err(DeviceError::Stalled { .. }) = memory {
-            // Giving it back takes as long as the device stands still.
+            // Freeing blocks until the device goes on, so another thread does it.
             thread::spawn(move || drop(keeper));
         }
         memory
     }
 
-    /// Memory that somebody else owns, an engine's cache: the address and the length in bytes of each allocation.
+    /// Wraps memory that something else owns, such as an engine's cache: the address and the length in bytes of each
+    /// allocation.
     ///
-    /// The driver is asked whether these are bytes of that GPU, and all of them mapped. An allocation may
-    /// consist of several mapped ranges, as expandable segments do. The `keeper`, if any, is dropped with the last clone of this memory and the last copy that uses
-    /// it.
+    /// The driver must confirm that the bytes are on that GPU and all mapped. An allocation may consist of several
+    /// mapped ranges, as expandable segments do. The `keeper`, if any, is dropped after the last clone of this memory
+    /// and the last copy that uses it.
     ///
     /// # Safety
-    /// Until the keeper is dropped (without one: until the process ends) all of these bytes stay mapped. The engine may read and
-    /// write them at any time; see [other writers](transload_memory#other-writers).
+    /// All of these bytes stay mapped until the keeper is dropped, or without a keeper until the process ends. The
+    /// engine may read and write them at any time; see [other writers](transload_memory#other-writers).
     ///
     /// # Errors
     /// [`MemoryError`], [`DeviceError::NotDevice`], [`DeviceError::OtherDevice`], [`DeviceError::PastEnd`].
@@ -83,15 +84,14 @@ impl DeviceMemory {
                 return Err(MemoryError::Null { allocation, len }.into());
             }
             let mapped = check_mapped(gpu, allocation, start, len as u64);
-            // The driver knows no memory of a device that is lost.
+            // A lost device makes every query fail: report the loss rather than an unmapped allocation.
             gpu.context().check_lost()?;
             mapped?;
         }
         Self::new(gpu, parts, access, keeper)
     }
 
-    /// The ordinal of the GPU that memory of somebody else lies on, for [`Gpu::open`]: where the driver says that the first
-    /// allocation is.
+    /// Returns the ordinal of the GPU that holds existing memory, for [`Gpu::open`]. The first allocation decides.
     ///
     /// # Errors
     /// [`NoCuda`](super::NoCuda), [`DeviceError::NotDevice`].
@@ -121,47 +121,47 @@ impl DeviceMemory {
         })
     }
 
-    /// The GPU that it is on.
+    /// Returns the GPU that holds the memory.
     pub fn gpu(&self) -> &Gpu {
         &self.shared.gpu
     }
 
-    /// How many allocations there are.
+    /// Returns the number of allocations.
     pub fn allocations(&self) -> usize {
         self.shared.allocations.len()
     }
 
-    /// The device address and the length in bytes of one allocation.
+    /// Returns the device address and the length in bytes of one allocation.
     pub fn allocation(&self, number: usize) -> Option<(u64, u64)> {
         let (address, len) = *self.shared.allocations.get(number)?;
         Some((address, len as u64))
     }
 
-    /// Where an address of a program is on the device; the program was checked.
+    /// Converts an address of a program, which must have been checked, to a device address.
     pub(crate) fn address(&self, address: u64) -> u64 {
         let (allocation, offset) = split_address(address);
         self.shared.allocations[allocation].0 + offset
     }
 
-    /// What copies may do with the bytes.
+    /// Returns what copies may do with the bytes.
     pub fn access(&self) -> Access {
         self.shared.access
     }
 
-    /// Proves that every byte that `program` touches on `side` lies in this memory.
+    /// Checks that every byte that `program` touches on `side` lies in this memory.
     ///
     /// # Errors
-    /// The first [`CheckError`] found.
+    /// The first [`CheckError`] that is found.
     pub fn check(&self, program: &Program, side: Side) -> Result<(), CheckError> {
         self.shared.extents.check(program, side, self.access())
     }
 
-    /// The address of the table of its bases.
+    /// Returns the device address of the table of base addresses.
     pub(crate) fn bases(&self) -> u64 {
         self.shared.table.address()
     }
 
-    /// All addresses, or-ed: how far they are aligned.
+    /// Returns all base addresses, or-ed: their common alignment.
     pub(crate) fn alignment(&self) -> u64 {
         self.shared.alignment
     }
@@ -189,7 +189,7 @@ fn check_lens(lens: impl ExactSizeIterator<Item = usize>) -> Result<(), MemoryEr
     Ok(())
 }
 
-/// Proves with the driver that all bytes of an allocation are mapped memory of a device.
+/// Asks the driver whether all bytes of an allocation are mapped memory of this GPU.
 fn check_mapped(gpu: &Gpu, allocation: usize, start: CUdeviceptr, len: u64) -> Result<(), DeviceError> {
     let context = gpu.context();
     let _entered = context.enter()?;
@@ -202,17 +202,17 @@ fn check_mapped(gpu: &Gpu, allocation: usize, start: CUdeviceptr, len: u64) -> R
         }
         let (mut base, mut size) = (0, 0);
         // SAFETY: both numbers go into local variables.
-        let found = unsafe { driver::cuMemGetAddressRange_v2(&mut base, &mut size, at) };
-        if context.check("cuMemGetAddressRange_v2", found).is_err() || size == 0 {
+        let status = unsafe { driver::cuMemGetAddressRange_v2(&mut base, &mut size, at) };
+        if context.check("cuMemGetAddressRange_v2", status).is_err() || size == 0 {
             return Err(past);
         }
-        // It may begin before the allocation, and holds `at`.
+        // The mapped range contains `at`, but may begin before the allocation.
         mapped = base + size as u64 - start;
     }
     Ok(())
 }
 
-/// Proves that an address is memory of that GPU.
+/// Checks that an address is memory of this GPU.
 fn check_kind(gpu: &Gpu, allocation: usize, at: CUdeviceptr) -> Result<(), DeviceError> {
     let found = ordinal_of(Some(gpu.context()), allocation, at)?;
     let expected = gpu.ordinal();
@@ -222,7 +222,7 @@ fn check_kind(gpu: &Gpu, allocation: usize, at: CUdeviceptr) -> Result<(), Devic
     Ok(())
 }
 
-/// Proves that an address is memory of a GPU, and says of which.
+/// Checks that an address is memory of a GPU, and returns that GPU's ordinal.
 fn ordinal_of(context: Option<&Context>, allocation: usize, at: CUdeviceptr) -> Result<u32, DeviceError> {
     let not = |kind| DeviceError::NotDevice { allocation, kind };
     let attribute = |kind| attribute(context, at, kind);
@@ -241,7 +241,7 @@ fn ordinal_of(context: Option<&Context>, allocation: usize, at: CUdeviceptr) -> 
     attribute(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL).ok_or_else(|| not("memory that the driver does not know"))
 }
 
-/// What the driver knows of an address. `context` is told if it is lost.
+/// Queries an attribute of an address. If `context` is given, it learns whether the device is lost.
 fn attribute(context: Option<&Context>, at: CUdeviceptr, attribute: u32) -> Option<u32> {
     let mut value = 0u32;
     // SAFETY: each attribute that is asked for has 4 bytes at most.

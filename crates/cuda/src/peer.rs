@@ -1,11 +1,13 @@
 //! Copies between two GPUs of one process.
 //!
-//! The source gathers a piece into a dense buffer, a copy engine carries that into a buffer of the destination, over NVLink or
-//! the bus, and the destination scatters it. Pieces take turns on a few *slots*, so that the kernels of one run while
-//! another is carried. Everything is submitted at once: the GPUs wait for each other, and the host for the end.
+//! The source gathers a piece into a dense buffer, a copy engine carries it into a buffer of the destination over
+//! NVLink or the bus, and the destination scatters it. Pieces take turns on a few *slots*, so that the kernels of one
+//! piece run while another is carried. Everything is submitted at once: the GPUs wait for each other, and the host
+//! waits for the end.
 //!
-//! The slots of a direction are made when it is first used and kept, since giving memory back waits for all that
-//! anybody has submitted to the device. Each direction has its own, and one copy at a time: two opposite copies never wait for each other.
+//! The slots of a direction are made at its first use and kept, since freeing memory waits for all work that was
+//! submitted to the device. Each direction has its own slots and runs one copy at a time, so opposite copies never wait
+//! for each other.
 
 use std::collections::BTreeMap;
 use std::mem::{self, ManuallyDrop};
@@ -24,33 +26,34 @@ use crate::stream::{DeviceStream, Way};
 use transload_memory::Side;
 use transload_plan::program::Program;
 
-/// The most bytes of one piece: NVLink carries them in some 10 us, what it takes to submit one.
+/// The most bytes of a piece. NVLink carries them in about 10 us, which is also the time to submit a piece.
 const PIECE: u64 = 4 << 20;
 
-/// How many pieces are under way at a time: 16 MiB on each GPU.
+/// The number of pieces in flight: 16 MiB on each GPU.
 const SLOTS: usize = 4;
 
-/// How many multiprocessors work on one piece.
+/// The number of multiprocessors that work on one piece.
 const MULTIPROCESSORS: u32 = DEFAULT_MULTIPROCESSORS / SLOTS as u32;
 
-/// What a GPU has for copies to others, by the number of the other.
+/// Slots for copies from a GPU to others, by the ordinal of the other GPU.
 #[derive(Debug, Default)]
-pub(crate) struct Peers(Mutex<BTreeMap<u32, Arc<Mutex<Kept>>>>);
+pub(crate) struct Peers(Mutex<BTreeMap<u32, Arc<Mutex<Direction>>>>);
 
-/// What there is for copies in one direction.
+/// The slots of one direction.
 #[derive(Debug, Default)]
-enum Kept {
+enum Direction {
     #[default]
     Nothing,
     Free(Box<Slots>),
-    /// A copy that had no end in time, after so long, uses the slots still. There are no others meanwhile: each would have memory.
+    /// A copy did not finish within this time and still uses the slots. No further slots are made meanwhile, to bound
+    /// memory.
     Stalled(Duration),
 }
 
 #[derive(Debug)]
 struct Slots([Slot; SLOTS]);
 
-/// What one piece goes through.
+/// The buffers, streams and events that one piece passes through.
 #[derive(Debug)]
 struct Slot {
     source: End,
@@ -62,11 +65,11 @@ struct End {
     context: Arc<Context>,
     stream: Stream,
     buffer: Buffer,
-    /// Behind the carrying on the source's side, behind the scatter on the destination's.
+    /// Recorded after the copy between the devices on the source's side, or after the scatter on the destination's.
     done: Event,
 }
 
-/// Runs a program that was checked, between memories of two GPUs.
+/// Runs a program, which was checked, between memories of two GPUs.
 pub(crate) fn copy(
     program: &Program,
     source: &DeviceMemory,
@@ -75,42 +78,42 @@ pub(crate) fn copy(
 ) -> Result<(), DeviceError> {
     let from = DeviceStream::new(&program.stream(Side::Source), source)?;
     let to = DeviceStream::new(&program.stream(Side::Destination), destination)?;
-    let kept = source.gpu().peers().slots(destination.gpu());
-    let mut direction = lock(&kept);
+    let shared = source.gpu().peers().slots(destination.gpu());
+    let mut direction = lock(&shared);
     let slots = match mem::take(&mut *direction) {
-        Kept::Free(slots) => slots,
-        Kept::Nothing => Box::new(Slots::new(source.gpu(), destination.gpu())?),
-        Kept::Stalled(within) => {
-            *direction = Kept::Stalled(within);
+        Direction::Free(slots) => slots,
+        Direction::Nothing => Box::new(Slots::new(source.gpu(), destination.gpu())?),
+        Direction::Stalled(within) => {
+            *direction = Direction::Stalled(within);
             let ordinal = source.gpu().ordinal();
             return Err(DeviceError::Stalled { ordinal, within });
         }
     };
     let submitted = slots.submit(&from, &to);
-    // What was submitted uses the buffers and the tables, whatever became of the rest.
+    // What was submitted uses the buffers and the tables even if a later call failed.
     match slots.settle(within) {
         Ok(()) => {
-            *direction = Kept::Free(slots);
+            *direction = Direction::Free(slots);
             submitted
         }
         Err(lost @ DeviceError::Lost { .. }) => Err(lost),
         Err(error) => {
-            *direction = Kept::Stalled(within);
+            *direction = Direction::Stalled(within);
             drop(direction);
-            free_later(kept, slots, (from, to));
+            free_later(shared, slots, (from, to));
             Err(error)
         }
     }
 }
 
-/// Frees what a copy uses that has no end in time, once it has come to one after all; without a thread that waits for
-/// that, never.
-fn free_later(kept: Arc<Mutex<Kept>>, slots: Box<Slots>, streams: (Arc<DeviceStream>, Arc<DeviceStream>)) {
+/// Waits on another thread until a late copy is done, and then frees what it used. If no thread can be started, that is
+/// never freed.
+fn free_later(direction: Arc<Mutex<Direction>>, slots: Box<Slots>, streams: (Arc<DeviceStream>, Arc<DeviceStream>)) {
     let used = ManuallyDrop::new((slots, streams));
     let wait = move || match used.0.settle(Duration::MAX) {
-        Ok(()) => *lock(&kept) = Kept::Free(ManuallyDrop::into_inner(used).0),
+        Ok(()) => *lock(&direction) = Direction::Free(ManuallyDrop::into_inner(used).0),
         Err(DeviceError::Lost { .. }) => {
-            *lock(&kept) = Kept::Nothing;
+            *lock(&direction) = Direction::Nothing;
             drop(ManuallyDrop::into_inner(used));
         }
         Err(_) => {}
@@ -119,7 +122,7 @@ fn free_later(kept: Arc<Mutex<Kept>>, slots: Box<Slots>, streams: (Arc<DeviceStr
 }
 
 impl Peers {
-    fn slots(&self, to: &Gpu) -> Arc<Mutex<Kept>> {
+    fn slots(&self, to: &Gpu) -> Arc<Mutex<Direction>> {
         lock(&self.0).entry(to.ordinal()).or_default().clone()
     }
 }
@@ -144,12 +147,14 @@ impl Slots {
         Ok(())
     }
 
-    /// Waits for all that was submitted, at most for so long. Where one device is lost that is the error, but only if the other is done.
+    /// Waits until all submitted work is done, for `within` at most. Reports a lost device only if the other device is
+    /// done.
     fn settle(&self, within: Duration) -> Result<(), DeviceError> {
         let ends = self.0.iter().flat_map(|slot| [&slot.source, &slot.destination]);
         let (mut outcome, begun) = (Ok(()), Instant::now());
         for end in ends {
-            // An error of the call tells nothing of the work, and what is in doubt is never used again: so it is called twice.
+            // A failed call does not say whether the work is done, and doubtful slots are never used again. So the call
+            // is retried once.
             let wait = || end.stream.finish(within.saturating_sub(begun.elapsed()));
             let done = wait().or_else(|_| wait());
             if outcome.is_ok() || done.as_ref().is_err_and(|error| !error.is_lost()) {
@@ -161,7 +166,7 @@ impl Slots {
 }
 
 impl Slot {
-    /// Submits a piece. What was submitted to the slot before is done first, on either side.
+    /// Submits a piece behind everything that was submitted to the slot before, on both sides.
     fn submit(&self, from: &DeviceStream, to: &DeviceStream, range: Range<u64>) -> Result<(), DeviceError> {
         let Self { source, destination } = self;
         let len = (range.end - range.start) as usize;
@@ -187,10 +192,10 @@ impl End {
         })
     }
 
-    /// Submits the way from this buffer to the other one.
+    /// Submits the copy from this buffer to the other one.
     fn carry(&self, to: &Self, len: usize) -> Result<(), DeviceError> {
         let _entered = self.context.enter()?;
-        // SAFETY: both buffers are long enough, each is of its context, and they are kept until `settle` has waited for this.
+        // SAFETY: both buffers are long enough and belong to their contexts; they are kept until `settle` has waited.
         let carried = unsafe {
             driver::cuMemcpyPeerAsync(
                 to.buffer.address,

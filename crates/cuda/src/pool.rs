@@ -1,4 +1,5 @@
-//! The pieces that bytes cross the bus through: made when a GPU is opened, lent to one at a time, and never more of them.
+//! A fixed set of pieces, made when a GPU is opened. Bytes cross the bus through them; each is lent to one user at a
+//! time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::Sender;
@@ -12,31 +13,30 @@ use crate::staging::Piece;
 /// The most bytes of one piece.
 pub const PIECE: usize = 1 << 20;
 
-/// How many pieces are under way at a time: 32 MiB of device memory, and as much pinned memory.
+/// The number of pieces of a GPU: 32 MiB of device memory, and as much pinned memory.
 const PIECES: usize = 32;
 
-/// Where pieces come from and go back to. Clones are the same place.
+/// A handle to the pieces of a GPU. Clones refer to the same pieces.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
     free: Arc<Mutex<Free>>,
-    /// Whoever waits for one hears there that one is free.
+    /// Notifies the worker when a piece becomes free while a request waits for one.
     tasks: Sender<Task>,
 }
 
-/// The pieces that nobody uses.
 #[derive(Debug, Default)]
 struct Free {
-    /// By their numbers.
+    /// Free pieces by their numbers.
     pieces: BTreeMap<usize, Piece>,
-    /// Behind the one that was taken last.
+    /// The number after that of the piece that was taken last.
     next: usize,
-    /// Whether somebody has asked the worker for one, and has none yet.
+    /// Whether a request at the worker waits for a piece.
     awaited: bool,
 }
 
-/// A piece that nobody else uses: pinned memory, and device memory behind it. Free for others once it is dropped.
+/// A piece in exclusive use: pinned memory, and device memory behind it. Dropping it returns the piece to the pool.
 ///
-/// Whoever holds one must not wait for another, nor for a peer.
+/// Its holder must neither wait for another piece nor for a peer.
 #[derive(Debug)]
 pub struct Held {
     piece: Option<Piece>,
@@ -54,7 +54,7 @@ impl Pool {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a piece at once, unless others wait for one.
+    /// Takes a free piece at once, unless requests wait for one.
     pub(crate) fn take(&self) -> Option<Held> {
         let mut free = self.free();
         let piece = (!free.awaited).then(|| free.take()).flatten();
@@ -62,7 +62,7 @@ impl Pool {
         piece.map(|piece| self.hold(piece))
     }
 
-    /// Takes the first of those who wait for a piece, if there is one for it.
+    /// Takes the first waiting request together with a free piece for it.
     pub(crate) fn serve<W>(&self, waiting: &mut VecDeque<W>) -> Option<(W, Piece)> {
         let mut free = self.free();
         let piece = (!waiting.is_empty()).then(|| free.take()).flatten();
@@ -77,7 +77,7 @@ impl Pool {
 }
 
 impl Free {
-    /// Takes the next neighbour of the one that was taken last if it is there, so that who takes several has neighbours.
+    /// Takes the piece after the one that was taken last, if it is free, so that consecutive requests get neighbours.
     fn take(&mut self) -> Option<Piece> {
         let next = self.pieces.range(self.next..).next();
         let number = *next.or_else(|| self.pieces.iter().next())?.0;
@@ -87,12 +87,12 @@ impl Free {
 }
 
 impl Held {
-    /// The pinned memory.
+    /// Returns the pinned memory.
     pub fn bytes(&mut self) -> &mut [u8] {
         self.piece.as_mut().map_or(&mut [], Piece::bytes)
     }
 
-    /// Takes the piece, which [`Pool::hold`] makes one of the pool's again.
+    /// Takes the piece out. [`Pool::hold`] puts it under the pool's care again.
     pub(crate) fn take(mut self) -> Option<Piece> {
         self.piece.take()
     }

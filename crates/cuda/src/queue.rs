@@ -1,10 +1,10 @@
-//! The threads of a GPU. One submits pieces, asks when they are done, and never waits for one alone; the others tell of it, and
-//! copy what the host has to.
+//! The threads of a GPU. One thread submits pieces and polls for their ends; it never blocks on a single one. The
+//! others run callbacks, and copy bytes on the host.
 //!
-//! A piece is gathered in device memory and then [carried](super::crossing) to the host, or carried to the device and then scattered. Where
-//! all pieces are in use, whoever wants one waits, in the order in which they came, and holds nothing.
+//! A piece is gathered in device memory and then [carried](super::crossing) to the host, or carried to the device and
+//! then scattered. If all pieces are in use, requests wait in order of arrival, and hold nothing.
 //!
-//! Whether a piece is done is asked, not waited for: nothing else shall wait for a stream that stands still.
+//! Ends are polled rather than awaited, so that a stream that makes no progress delays nothing else.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -25,24 +25,27 @@ use crate::stream::{DeviceStream, Way};
 use crate::threads::{join, on_time, spawn};
 use crate::waiter::Pending;
 
-/// How many threads tell. Each copies some 10 GB/s, and what is sent over QUIC is copied there: 2 GB/s for each lane.
+/// The number of threads that run callbacks. Each copies about 10 GB/s, and these threads copy what is sent over QUIC:
+/// 2 GB/s for each lane.
 const TELLERS: usize = 4;
 
-/// How often it is asked what is done, while something is under way. A wait of so long takes 35 us, of which the processor
-/// works 4 to 17; without [`on_time`] it took 87.
+/// The polling interval while something is in flight. A wait of this length takes 35 us, of which the processor works 4
+/// to 17; without [`on_time`] it took 87.
 const POLL: Duration = Duration::from_micros(20);
 
-/// How often the driver is asked whether the device is still there, where nothing is under way and marks are pending: those who
-/// wait for them sleep in the driver.
+/// The interval for checking that the device is still there while only marks are pending. The threads that wait for
+/// marks sleep in the driver and would not notice.
 const PULSE: Duration = Duration::from_secs(1);
 
-/// A callback that hears what became of something, on one of the GPU's threads or at once on the caller's, in any order.
+/// A callback for the outcome of an operation. It runs on one of the GPU's threads, or at once on the caller's, in any
+/// order.
 pub type Told<T> = Box<dyn FnOnce(Result<T, DeviceError>) + Send>;
 
-/// What the thread that tells has to do.
+/// A callback together with its outcome, ready to run.
 type Call = Box<dyn FnOnce() + Send>;
 
-/// The way to the threads of a GPU. Dropping it waits until they have ended: nothing is under way by then, since that holds the GPU.
+/// A handle to the threads of a GPU. Dropping it waits until they have ended. Operations in flight hold the GPU, so
+/// none is left by then.
 #[derive(Debug)]
 pub(crate) struct Queue {
     pool: Pool,
@@ -51,35 +54,34 @@ pub(crate) struct Queue {
 }
 
 pub(crate) enum Task {
-    /// Somebody wants a piece.
+    /// A request for a piece.
     Want(Want),
-    /// The host has filled a piece.
+    /// A piece that the host has filled.
     Move(Move),
     Watch(Watched),
-    /// Somebody has let go of a piece while others waited.
+    /// A piece became free while requests waited.
     Freed,
     End,
 }
 
-/// What a piece is wanted for.
+/// The operation that a piece is requested for.
 pub(crate) enum Want {
-    /// To be filled by the host, and scattered.
+    /// The host fills the piece, and it is scattered.
     Fill(Told<Held>),
-    /// For bytes to go through, at most [`PIECE`](super::pool::PIECE), on their way between a stream and the host: into the piece's own memory, or other
-    /// memory of the host, which is let go of before anybody hears that they are there.
+    /// At most [`PIECE`](super::pool::PIECE) bytes cross between a stream and the host: to or from the piece's own
+    /// memory, or other memory of the host, which is released before the callback runs.
     Cross(Arc<DeviceStream>, Range<u64>, Way, Option<Box<dyn DmaBuffer>>, Told<Held>),
 }
 
-/// An event that a stream of ours has yet to come to.
+/// An event that one of this crate's streams has not reached yet.
 pub(crate) struct Watched {
     event: Arc<Event>,
-    /// The stream that it has yet to be recorded in.
+    /// The stream in which the event must still be recorded, if that failed before.
     unrecorded: Option<Arc<Stream>>,
     told: Told<()>,
 }
 
 impl Queue {
-    /// Makes the buffers and the threads.
     pub(crate) fn start(kernels: &Arc<Kernels>, marks: Pending) -> Result<Self, DeviceError> {
         let context = kernels.context();
         let (tasks, receiver) = mpsc::channel();
@@ -91,7 +93,7 @@ impl Queue {
             tellers.push_back(teller);
             threads.push(spawn(format!("{name}-host{number}"), move || {
                 for call in calls {
-                    // One that panics is its caller's fault, and others wait for theirs.
+                    // A panic in a callback is its caller's fault, and must not lose the other callbacks.
                     let _ = panic::catch_unwind(AssertUnwindSafe(call));
                 }
             })?);
@@ -116,7 +118,7 @@ impl Queue {
         Ok(Self { pool, tasks, threads })
     }
 
-    /// Asks for a piece. One that is only to be filled is given at once if one is free, to whoever asks: `told` is called here.
+    /// Requests a piece. A request to fill one is answered at once, on the caller's thread, if a piece is free.
     pub(crate) fn want(&self, want: Want) {
         let held = match want {
             Want::Fill(_) => self.pool.take(),
@@ -128,7 +130,7 @@ impl Queue {
         }
     }
 
-    /// Has the first bytes of a piece scattered.
+    /// Scatters the first bytes of a piece.
     pub(crate) fn scatter(&self, held: Held, stream: &Arc<DeviceStream>, range: Range<u64>, told: Told<Held>) {
         if let Some(piece) = held.take() {
             let moving = Move { piece, host: None, stream: stream.clone(), range, way: Way::Scatter, told };
@@ -136,8 +138,9 @@ impl Queue {
         }
     }
 
-    /// Asks to be told soon when all is done that a stream was given until now, which takes the GPU microseconds. The event is
-    /// recorded behind it; where that fails it is tried again, since without it nobody knows.
+    /// Calls `told` once everything that the stream was given until now is done, which must be a matter of
+    /// microseconds. If the event cannot be recorded now, that is retried later, since without it the end cannot be
+    /// known.
     pub(crate) fn watch_behind(&self, stream: &Arc<Stream>, event: Arc<Event>, told: Told<()>) {
         let recorded = event.record(stream).is_ok();
         let watched = Watched { event, unrecorded: (!recorded).then(|| stream.clone()), told };
@@ -152,7 +155,8 @@ impl Drop for Queue {
     }
 }
 
-/// Hands a task to the thread. If that is gone, which only a panic can do, whoever waits sees its `told` dropped.
+/// Hands a task to the worker. If the worker is gone, which only a panic can cause, the task's `told` is dropped, which
+/// its owner notices.
 pub(crate) fn hand(tasks: &Sender<Task>, task: Task) {
     let _ = tasks.send(task);
 }
@@ -160,9 +164,9 @@ pub(crate) fn hand(tasks: &Sender<Task>, task: Task) {
 struct Worker {
     kernels: Arc<Kernels>,
     receiver: Receiver<Task>,
-    /// They take turns.
+    /// The threads that run callbacks, in turn.
     tellers: VecDeque<Sender<Call>>,
-    /// Whether nobody submits any more.
+    /// Whether the queue is being dropped, so that no tasks follow.
     ends: bool,
     pool: Pool,
     /// Requests that wait for a free piece.
@@ -170,15 +174,16 @@ struct Worker {
     crossings: Crossings,
     watched: Vec<Watched>,
     marks: Pending,
-    /// It is in no stream, so that nothing but the loss of the device is an error of it.
+    /// An event that is never recorded: querying it fails only if the device is lost.
     pulse: Event,
-    /// When the pulse was asked for last.
+    /// When `pulse` was queried last.
     felt: Instant,
 }
 
 impl Worker {
     fn work(mut self) {
-        // Whoever waits for a piece still holds nothing of the GPU, and hears that its thread is gone.
+        // Requests that still wait for a piece hold nothing of the GPU. Their callbacks are dropped, which tells their
+        // owners.
         while !(self.ends && self.is_still()) {
             self.take_tasks();
             self.look();
@@ -190,12 +195,12 @@ impl Worker {
         }
     }
 
-    /// Whether nothing is under way, or about to be.
+    /// Returns whether nothing is in flight or ready.
     fn is_still(&self) -> bool {
         self.crossings.are_done() && self.watched.is_empty()
     }
 
-    /// Waits for a task where nothing else is to be done, for a moment where something is under way; takes all that are there.
+    /// Takes all tasks that have arrived. Waits for the first: shortly if something is in flight, else longer.
     fn take_tasks(&mut self) {
         let wait = if self.is_still() { PULSE } else { POLL };
         let mut next = self.receiver.recv_timeout(wait).ok();
@@ -226,14 +231,14 @@ impl Worker {
         }
     }
 
-    /// Has somebody told. That is not done here: it may take a while, and what crosses the bus must not wait for it.
+    /// Has another thread run the callback. It may take a while, and must not delay bytes that cross the bus.
     fn tell<T: Send + 'static>(&mut self, told: Told<T>, outcome: Result<T, DeviceError>) {
         self.tellers.rotate_left(1);
         // The thread is gone only after a panic.
         let _ = self.tellers[0].send(Box::new(move || told(outcome)));
     }
 
-    /// Looks at what is under way, and tells of what is done.
+    /// Polls what is in flight, and reports what is done.
     fn look(&mut self) {
         let is_still = self.is_still();
         if is_still && (self.felt.elapsed() < PULSE || !self.marks.any()) {
@@ -243,14 +248,14 @@ impl Worker {
         match context.enter() {
             Ok(entered) if is_still => {
                 self.felt = Instant::now();
-                // The context keeps what that says of the device.
+                // `is_done` reports a lost device to the context, so its result is not needed.
                 let _ = self.pulse.is_done(&entered);
             }
             Ok(entered) => {
                 self.look_at_moving(&entered);
                 self.look_at_watched(&entered);
             }
-            // What is watched is asked for again.
+            // Watched events are polled again later.
             Err(error) => self.crossings.fail(&error),
         }
     }
@@ -259,7 +264,7 @@ impl Worker {
         for run in self.crossings.take_done(entered) {
             for moved in run.moves {
                 let held = self.pool.hold(moved.piece);
-                // Whoever hears of it may use that memory again.
+                // Released first: the callback may reuse that memory.
                 drop(moved.host);
                 let done = run.failed.clone().map_or(Ok(held), Err);
                 self.tell(moved.told, done);
@@ -275,14 +280,15 @@ impl Worker {
                     let watched = self.watched.swap_remove(at);
                     self.tell(watched.told, Ok(()));
                 }
-                // A question that failed says nothing of what comes before the event, which may still use somebody's memory.
-                // Where the device is lost, the next one finds that out.
+                // A failed query says nothing of the work before the event, which may still use the caller's memory. If
+                // the device is lost, the next query finds that out.
                 Ok(false) | Err(_) => at += 1,
             }
         }
     }
 
-    /// The device is lost: nothing that was submitted runs any more, so nothing touches a piece or the memory of a stream.
+    /// Ends everything after the loss of the device. Submitted work no longer runs, so nothing touches a piece or the
+    /// memory of a stream.
     fn lose(&mut self, lost: &DeviceError) {
         for want in mem::take(&mut self.waiting) {
             let (Want::Fill(told) | Want::Cross(.., told)) = want;

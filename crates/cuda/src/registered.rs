@@ -1,4 +1,4 @@
-//! Memory of somebody else's on the host, which copy engines reach.
+//! Host memory of other owners, registered so that copy engines can access it.
 
 use std::any::Any;
 use std::mem;
@@ -11,7 +11,7 @@ use crate::error::DeviceError;
 use crate::gpu::Gpu;
 use crate::sys::CU_MEMHOSTREGISTER_PORTABLE;
 
-/// Copy engines of all devices reach memory of the host for as long as this is there.
+/// A registration of host memory. While it exists, copy engines of all devices can access the memory.
 #[derive(Debug)]
 pub struct Registered {
     context: Arc<Context>,
@@ -20,7 +20,7 @@ pub struct Registered {
     mapping: Option<Mapping>,
 }
 
-/// What keeps memory of the host mapped.
+/// An owner that keeps host memory mapped.
 pub(crate) type Mapping = Arc<dyn Any + Send + Sync>;
 
 // SAFETY: the address is a number that any thread may give to the driver.
@@ -29,17 +29,17 @@ unsafe impl Send for Registered {}
 unsafe impl Sync for Registered {}
 
 impl Gpu {
-    /// Has copy engines reach memory of the host, until what this gives is dropped.
+    /// Registers host memory so that copy engines can access it until the result is dropped.
     ///
     /// # Safety
-    /// The bytes are there for as long as their mapping.
+    /// The bytes stay valid for as long as `mapping` exists.
     ///
     /// # Errors
-    /// What the driver says, if it does not take such memory.
+    /// An error of the driver, if it does not accept such memory.
     pub unsafe fn register(&self, start: NonNull<u8>, len: usize, mapping: Mapping) -> Result<Registered, DeviceError> {
         let (context, from) = (self.context(), start.as_ptr().cast());
         let _entered = context.enter()?;
-        // A process registers a range once, so it is for all contexts.
+        // A process can register a range only once, so this registration is for all contexts.
         // SAFETY: the mapping keeps the bytes where they are.
         let registered = unsafe { driver::cuMemHostRegister_v2(from, len, CU_MEMHOSTREGISTER_PORTABLE) };
         context.check("cuMemHostRegister_v2", registered)?;
@@ -48,8 +48,8 @@ impl Gpu {
 }
 
 impl Drop for Registered {
-    /// Bytes that the driver still takes for registered, as where the context is lost, stay mapped for good: copies of other devices to what
-    /// would be mapped there later would go to the pages of before.
+    /// Unregisters the memory. If the driver refuses, for example because the context is lost, the bytes stay mapped
+    /// for good: otherwise other devices would copy to the old pages instead of whatever is mapped there later.
     fn drop(&mut self) {
         // SAFETY: registered with this, and taken back only here.
         let unregister = || unsafe { driver::cuMemHostUnregister(self.start.as_ptr().cast()) };

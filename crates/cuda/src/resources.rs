@@ -1,4 +1,4 @@
-//! What a context owns: each is given back when it is dropped.
+//! Resources of a context, which are freed when they are dropped.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,18 +10,18 @@ use crate::driver;
 use crate::error::DeviceError;
 use crate::sys::*;
 
-/// For how long it is asked without a pause whether something is done, and the pause after that.
+/// The end of work is polled without a pause for this long, and then with [`PAUSE`] between polls.
 const SPIN: Duration = Duration::from_millis(2);
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// A queue of operations that are done in order.
+/// A CUDA stream: a queue of operations that run in order.
 #[derive(Debug)]
 pub(crate) struct Stream {
     context: Arc<Context>,
     pub(crate) raw: CUstream,
 }
 
-/// A place in a stream.
+/// A CUDA event: a position in a stream.
 #[derive(Debug)]
 pub(crate) struct Event {
     context: Arc<Context>,
@@ -38,7 +38,7 @@ pub(crate) struct Buffer {
     pub(crate) len: usize,
 }
 
-/// Memory of the host that copy engines reach.
+/// Memory of the host that copy engines can access.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     context: Arc<Context>,
@@ -60,8 +60,8 @@ unsafe impl Send for Pinned {}
 unsafe impl Sync for Pinned {}
 
 impl Stream {
-    /// A stream that does not wait for the engine's default stream. Its kernels come before those that the engine has launched but
-    /// the GPU has not begun: they are short, and would wait for a whole step otherwise.
+    /// Makes a stream that does not wait for the engine's default stream. Its kernels run before those that the engine
+    /// has launched but the GPU has not begun: they are short, and would otherwise wait for a whole step of the engine.
     pub(crate) fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
         let _entered = context.enter()?;
         let (mut least, mut greatest) = (0, 0);
@@ -72,7 +72,8 @@ impl Stream {
         Self::of_priority(context, greatest)
     }
 
-    /// A stream of the normal priority, for kernels that take all multiprocessors: those of an engine are not to wait for them.
+    /// Makes a stream of normal priority, for kernels that use all multiprocessors, so that an engine's kernels do not
+    /// wait for them.
     pub(crate) fn normal(context: &Arc<Context>) -> Result<Self, DeviceError> {
         Self::of_priority(context, 0)
     }
@@ -87,14 +88,15 @@ impl Stream {
         Ok(Self { context: context.clone(), raw })
     }
 
-    /// Has something submitted, and waits until it is done, at most for so long. `used` is what it touches: that is given back
-    /// when it is done or the device is lost. Where neither is known in time, it goes to `late`, with an event behind it.
+    /// Submits work and waits until it is done, for `within` at most. `used` is what the work accesses; it is returned
+    /// when the work is done, and dropped if the device is lost. If neither is known in time, `if_late` gets it, with
+    /// an event behind the work if one could be recorded.
     pub(crate) fn run<U>(
         &self,
         within: Duration,
         used: U,
         submit: impl FnOnce(&U) -> Result<(), DeviceError>,
-        late: impl FnOnce(Option<Event>, U),
+        if_late: impl FnOnce(Option<Event>, U),
     ) -> Result<U, DeviceError> {
         let event = Event::new(&self.context)?;
         let submitted = submit(&used);
@@ -103,12 +105,12 @@ impl Stream {
             match self.has_come_to(&event, &mut recorded) {
                 Ok(true) => return submitted.map(|()| used),
                 Err(lost @ DeviceError::Lost { .. }) => return Err(lost),
-                // A call that failed for another reason is tried again: without an answer, nobody knows what is still touched.
+                // Other failures are retried: without an answer it is unknown what is still accessed.
                 Ok(false) | Err(_) => {}
             }
             match begun.elapsed() {
                 waited if waited > within => {
-                    late(recorded.then_some(event), used);
+                    if_late(recorded.then_some(event), used);
                     return Err(self.context.stalled(within));
                 }
                 waited if waited < SPIN => thread::yield_now(),
@@ -117,12 +119,13 @@ impl Stream {
         }
     }
 
-    /// Waits until all that it was given until now is done, at most for so long.
+    /// Waits until everything that was submitted until now is done, for `within` at most.
     pub(crate) fn finish(&self, within: Duration) -> Result<(), DeviceError> {
         self.run(within, (), |()| Ok(()), |_, ()| {})
     }
 
-    /// Whether all that it was given until the event was recorded is done; records it first.
+    /// Returns whether the work before the event is done. Records the event first, unless `recorded` says that this was
+    /// done.
     fn has_come_to(&self, event: &Event, recorded: &mut bool) -> Result<bool, DeviceError> {
         let entered = self.context.enter()?;
         if !*recorded {
@@ -132,7 +135,8 @@ impl Stream {
         event.is_done(&entered)
     }
 
-    /// Has what is submitted from now on wait for an event, also one of another device. It waits for nothing where that was never recorded.
+    /// Makes later work of this stream wait for an event, which may be another device's. An event that was never
+    /// recorded holds up nothing.
     pub(crate) fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
         let _entered = self.context.enter()?;
         // SAFETY: both are there for as long as these are; the only flag is 0.
@@ -145,12 +149,13 @@ impl Event {
         Self::with(context, CU_EVENT_DISABLE_TIMING)
     }
 
-    /// Makes an event for [`wait`](Self::wait): the driver then blocks the thread (`CU_EVENT_BLOCKING_SYNC`) instead of spinning.
+    /// Makes an event for [`wait`](Self::wait): the driver then blocks the thread (`CU_EVENT_BLOCKING_SYNC`) and does
+    /// not spin.
     pub(crate) fn awaited(context: &Arc<Context>) -> Result<Self, DeviceError> {
         Self::with(context, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING)
     }
 
-    /// One that tells when it was come to.
+    /// Makes an event that records the time at which it is reached.
     pub(crate) fn timed(context: &Arc<Context>) -> Result<Self, DeviceError> {
         Self::with(context, CU_EVENT_DEFAULT)
     }
@@ -163,16 +168,16 @@ impl Event {
         Ok(Self { context: context.clone(), raw, unknown: Mutex::default() })
     }
 
-    /// Moves it behind all that the stream was given until now.
+    /// Moves the event behind everything that the stream was given until now.
     pub(crate) fn record(&self, stream: &Stream) -> Result<(), DeviceError> {
         // SAFETY: the stream is there, and of the context of all that the crate makes for this GPU.
         unsafe { self.record_raw(stream.raw) }
     }
 
-    /// Moves it behind all that a stream of somebody else was given until now.
+    /// Moves the event behind everything that a stream of another owner was given until now.
     ///
     /// # Safety
-    /// The stream is there, and one of this context.
+    /// The stream exists, and belongs to this context.
     pub(crate) unsafe fn record_raw(&self, stream: CUstream) -> Result<(), DeviceError> {
         let _entered = self.context.enter()?;
         // SAFETY: the event is there for as long as this is, the stream by the caller's word.
@@ -180,7 +185,7 @@ impl Event {
         self.check("cuEventRecord", recorded).map(drop)
     }
 
-    /// How much later than this another one was come to. Both are [timed](Self::timed).
+    /// Returns the time the GPU took between this event and `later`. Both are [timed](Self::timed).
     pub(crate) fn elapsed(&self, later: &Self) -> Result<Duration, DeviceError> {
         let _entered = self.context.enter()?;
         let mut milliseconds = 0.0;
@@ -191,14 +196,14 @@ impl Event {
         Ok(Duration::from_secs_f32(milliseconds.max(0.0) / 1e3))
     }
 
-    /// Tells whether its stream has come to it. Its context is entered already: this is asked often.
+    /// Returns whether its stream has reached the event. The caller enters the context, since this is called often.
     pub(crate) fn is_done(&self, _: &Entered<'_>) -> Result<bool, DeviceError> {
         // SAFETY: the event is there for as long as this is.
         let asked = unsafe { driver::cuEventQuery(self.raw) };
         self.check("cuEventQuery", asked)
     }
 
-    /// Has this thread sleep until its stream has come to it, and tells whether it has.
+    /// Blocks this thread until the stream reaches the event. Returns `false` if the driver did not wait.
     pub(crate) fn wait(&self) -> Result<bool, DeviceError> {
         let _entered = self.context.enter()?;
         // SAFETY: as above.
@@ -237,7 +242,7 @@ impl Pinned {
     }
 }
 
-/// Gives a resource back in its context when it is dropped.
+/// Implements `Drop` for a resource, which frees it in its context.
 macro_rules! given_back {
     ($resource:ty, $give_back:ident, $this:ident => $handle:expr) => {
         impl Drop for $resource {

@@ -1,8 +1,8 @@
-//! Memory of a device that two processes share: made in one of them, and found by a file descriptor in the other, which maps it for
-//! the same device or for one that reaches it.
+//! Device memory that two processes share: one process makes it, and the other maps it through a file descriptor, for
+//! the same device or for one that can access it.
 //!
-//! It is there for as long as anybody has it mapped, also where whoever made it has died. Nothing else of a process's device
-//! memory can be reached through it.
+//! The memory exists for as long as any process maps it, even if its maker has died. It gives no access to other device
+//! memory of a process.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
@@ -15,7 +15,7 @@ use crate::sys::*;
 
 const DESCRIPTOR: u32 = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-/// Shared memory that this process has mapped for one device. It is unmapped when this is dropped; nothing may use it by then.
+/// Shared memory, mapped in this process for one device. Dropping it unmaps it, so nothing may use it by then.
 #[derive(Debug)]
 pub(crate) struct SharedAllocation {
     context: Arc<Context>,
@@ -24,14 +24,14 @@ pub(crate) struct SharedAllocation {
     mapped: bool,
 }
 
-/// The driver's handle of such memory, which mappings do without.
+/// The driver's handle of shared memory. Mappings stay valid without it.
 struct Handle<'a> {
     context: &'a Context,
     raw: CUmemGenericAllocationHandle,
 }
 
 impl SharedAllocation {
-    /// Makes memory of at least `len` bytes, and a descriptor of it.
+    /// Allocates at least `len` bytes, and opens a descriptor for them.
     pub(crate) fn create(context: &Arc<Context>, len: u64) -> Result<(Self, OwnedFd), DeviceError> {
         let _entered = context.enter()?;
         let (properties, mut raw) = (properties(context), 0);
@@ -51,10 +51,10 @@ impl SharedAllocation {
         Ok((Self::map(context, &handle, len)?, descriptor))
     }
 
-    /// Maps at least `len` bytes of memory that somebody else has made.
+    /// Maps at least `len` bytes of memory that another process has made.
     ///
     /// # Errors
-    /// What is no such memory, has fewer bytes, or is on a device that this one does not reach.
+    /// The descriptor is not such memory, has fewer bytes, or is on a device that this one cannot access.
     pub(crate) fn import(context: &Arc<Context>, descriptor: BorrowedFd<'_>, len: u64) -> Result<Self, DeviceError> {
         let _entered = context.enter()?;
         let mut raw = 0;
@@ -75,7 +75,8 @@ impl SharedAllocation {
         let reserved = unsafe { driver::cuMemAddressReserve(&mut address, len, 0, 0, 0) };
         context.check("cuMemAddressReserve", reserved)?;
         let mut memory = Self { context: context.clone(), address, reserved: len, mapped: false };
-        // SAFETY: nothing else is at these addresses: they were just reserved. More than there is the driver refuses.
+        // SAFETY: the addresses were just reserved, so nothing else is there. The driver refuses to map more bytes than
+        // exist.
         let mapped = unsafe { driver::cuMemMap(address, len, 0, handle.raw, 0) };
         context.check("cuMemMap", mapped)?;
         memory.mapped = true;
@@ -87,24 +88,24 @@ impl SharedAllocation {
         Ok(memory)
     }
 
-    /// Where it begins.
+    /// Returns the address of the first byte.
     pub(crate) fn address(&self) -> CUdeviceptr {
         self.address
     }
 }
 
 impl Handle<'_> {
-    /// Proves that it is memory of this device or of one that it reaches, and not of the host.
+    /// Checks that the memory is on this device or on one that it can access, and not on the host.
     fn check_device(&self) -> Result<(), DeviceError> {
         let mut properties = CUmemAllocationProp::default();
         // SAFETY: they go into a local variable.
-        let told = unsafe { driver::cuMemGetAllocationPropertiesFromHandle(&mut properties, self.raw) };
-        self.context.check("cuMemGetAllocationPropertiesFromHandle", told)?;
+        let status = unsafe { driver::cuMemGetAllocationPropertiesFromHandle(&mut properties, self.raw) };
+        self.context.check("cuMemGetAllocationPropertiesFromHandle", status)?;
         let CUmemLocation { kind, id } = properties.location;
         let expected = self.context.ordinal();
         let is_device = kind == CU_MEM_LOCATION_TYPE_DEVICE;
         let reached = |id| match reaches(self.context, id) {
-            // The driver knows no such device here.
+            // This process sees no such device.
             Err(error) if !error.is_lost() => Ok(false),
             reached => reached,
         };
@@ -136,7 +137,7 @@ impl Drop for SharedAllocation {
     }
 }
 
-/// Which device a context is of, or which part of one under MIG, whatever number this process gives it.
+/// Returns the UUID of a context's device, or of its part of one under MIG. It is the same in every process.
 pub(crate) fn uuid(context: &Context) -> Result<[u8; 16], DeviceError> {
     uuid_of(context, context.device())
 }
@@ -145,12 +146,12 @@ fn uuid_of(context: &Context, device: CUdevice) -> Result<[u8; 16], DeviceError>
     let _entered = context.enter()?;
     let mut uuid = [0; 16];
     // SAFETY: it goes into a local variable.
-    let told = unsafe { driver::cuDeviceGetUuid_v2(&mut uuid, device) };
-    context.check("cuDeviceGetUuid_v2", told)?;
+    let status = unsafe { driver::cuDeviceGetUuid_v2(&mut uuid, device) };
+    context.check("cuDeviceGetUuid_v2", status)?;
     Ok(uuid)
 }
 
-/// The other devices that this process sees, and whose memory kernels of this one reach.
+/// Returns the other visible devices whose memory this one's kernels can access.
 pub(crate) fn reached(context: &Context) -> Result<Vec<[u8; 16]>, DeviceError> {
     let (mut count, mut reached) = (0, Vec::new());
     // SAFETY: the number goes into a local variable, here and below.
@@ -159,8 +160,8 @@ pub(crate) fn reached(context: &Context) -> Result<Vec<[u8; 16]>, DeviceError> {
     for ordinal in 0..count {
         let mut device = 0;
         // SAFETY: as above.
-        let found = unsafe { driver::cuDeviceGet(&mut device, ordinal) };
-        context.check("cuDeviceGet", found)?;
+        let status = unsafe { driver::cuDeviceGet(&mut device, ordinal) };
+        context.check("cuDeviceGet", status)?;
         if device != context.device() && reaches(context, device)? {
             reached.push(uuid_of(context, device)?);
         }
@@ -171,8 +172,8 @@ pub(crate) fn reached(context: &Context) -> Result<Vec<[u8; 16]>, DeviceError> {
 fn reaches(context: &Context, device: CUdevice) -> Result<bool, DeviceError> {
     let mut can = 0;
     // SAFETY: as above.
-    let told = unsafe { driver::cuDeviceCanAccessPeer(&mut can, context.device(), device) };
-    context.check("cuDeviceCanAccessPeer", told)?;
+    let status = unsafe { driver::cuDeviceCanAccessPeer(&mut can, context.device(), device) };
+    context.check("cuDeviceCanAccessPeer", status)?;
     Ok(can != 0)
 }
 
@@ -185,14 +186,14 @@ fn properties(context: &Context) -> CUmemAllocationProp {
     }
 }
 
-/// Rounds up to what the device can map.
+/// Rounds a length up to the granularity of mappings.
 fn granular(context: &Context, len: u64) -> Result<usize, DeviceError> {
     let mut step = 0;
     // SAFETY: the number goes into a local variable.
-    let told = unsafe {
+    let status = unsafe {
         let option = CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         driver::cuMemGetAllocationGranularity(&mut step, &properties(context), option)
     };
-    context.check("cuMemGetAllocationGranularity", told)?;
+    context.check("cuMemGetAllocationGranularity", status)?;
     Ok((len as usize).next_multiple_of(step.max(1)))
 }

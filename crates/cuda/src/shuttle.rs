@@ -1,4 +1,4 @@
-//! Slots of shared memory that caches are gathered into, or scattered from, and summed, all on the GPU.
+//! Slots of shared device memory. Caches are gathered into them, or scattered from them, and summed, all on the GPU.
 
 use std::mem;
 use std::ops::Range;
@@ -16,14 +16,14 @@ use crate::stream::{DeviceStream, Way};
 use crate::sum::{FOLDED, Folding, LONGEST};
 use transload_memory::copy::Crc32c;
 
-/// How often it is looked whether all is done that a ring was given, before its memory is given back.
+/// The interval at which a dropped ring checks whether all of its work is done.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// How many rings a process makes on a GPU, 240 MiB: whoever has a certificate chooses how many agents it runs, and the memory is
-/// the engine's.
+/// The most rings that a process makes on a GPU, 240 MiB in all. The holder of a certificate chooses how many agents it
+/// runs, and the memory is taken from the engine.
 const MOST_RINGS: usize = 10;
 
-/// How many slots there are, and how many bytes each has.
+/// The number of slots of a ring, and their size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
     pub count: u32,
@@ -31,9 +31,10 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// What a ring of ours has. In slots of 4 MiB the kernel that sums is predicted to be as fast as it gets. A slot is gathered and summed in
-    /// 24 us, and as long on the other side; until it is free again threads are woken for some 80 us more. So six slots could carry 200 GB/s,
-    /// and the kernels, at 170, are the bound; four could carry 135. These 24 MiB, and what a [`Gpu`] keeps, are 92 MiB.
+    /// The slots of a ring that this agent makes. With 4 MiB a slot, the summing kernel is predicted to reach its full
+    /// speed. A slot takes 24 us to gather and sum, and as long on the other side; waking threads takes another 80 us
+    /// before it is free again. So six slots could carry 200 GB/s, more than the kernels' 170; four could carry 135.
+    /// These 24 MiB, with what a [`Gpu`] keeps, are 92 MiB.
     pub const OF_A_RING: Self = Self { count: 6, bytes: 4 << 20 };
 
     fn total(self) -> u64 {
@@ -41,37 +42,37 @@ impl Slots {
     }
 }
 
-/// Some bytes of a stream, which lie somewhere in a slot.
+/// A range of a stream, and the offset in a slot where its bytes lie.
 pub struct Moved {
     pub stream: Arc<DeviceStream>,
     pub range: Range<u64>,
     pub at: u32,
 }
 
-/// One end of a ring in device memory. Operations are done in the order in which they were submitted.
+/// One end of a ring in device memory. Operations run in the order in which they were submitted.
 #[derive(Debug)]
 pub struct Shuttle {
     gpu: Gpu,
     stream: Arc<Stream>,
     slots: Vec<Arc<Slot>>,
-    /// One of those that this process has made.
+    /// Counts this ring among those that this process has made on the GPU. Imported rings are not counted.
     counted: Option<Arc<()>>,
 }
 
-/// What an operation uses, which is kept until it is done.
+/// A slot. Operations keep it until they are done.
 #[derive(Debug)]
 struct Slot {
     _memory: Arc<SharedAllocation>,
     address: u64,
     bytes: u32,
-    /// Where the kernel writes a folded text; the host reads it when that is done.
+    /// The kernel writes the folded text here; the host reads it when the kernel is done.
     folded: Pinned,
     done: Arc<Event>,
 }
 
 impl Drop for Shuttle {
-    /// Gives the memory back on a thread of its own, once all that was submitted is done: the driver waits for the device then, and
-    /// whoever drops this has other peers to serve.
+    /// Frees the memory on a separate thread once all submitted work is done: the driver waits for the device then, and
+    /// the caller must go on serving other peers.
     fn drop(&mut self) {
         let (slots, stream) = (mem::take(&mut self.slots), self.stream.clone());
         let (gpu, counted) = (self.gpu.clone(), self.counted.take());
@@ -81,16 +82,16 @@ impl Drop for Shuttle {
             }
             drop((slots, stream, gpu, counted));
         };
-        // Without a thread it is given back here, as the closure goes.
+        // If no thread can be started, the memory is freed here, when the closure is dropped.
         let _ = thread::Builder::new().spawn(give_back);
     }
 }
 
 impl Shuttle {
-    /// Makes the memory, and a descriptor for the other end.
+    /// Allocates the memory, and opens a descriptor for the other end.
     ///
     /// # Errors
-    /// [`DeviceError::TooManyRings`], or what the driver says.
+    /// [`DeviceError::TooManyRings`], or an error of the driver.
     pub fn create(gpu: &Gpu, slots: Slots) -> Result<(Self, OwnedFd), DeviceError> {
         gpu.check_rings(MOST_RINGS)?;
         let (memory, descriptor) = SharedAllocation::create(gpu.context(), slots.total())?;
@@ -99,10 +100,10 @@ impl Shuttle {
         Ok((made, descriptor))
     }
 
-    /// Maps memory that somebody else has made.
+    /// Maps memory that the other end has made.
     ///
     /// # Errors
-    /// Whatever is not shared memory of this GPU, and long enough.
+    /// The descriptor is not shared memory that this GPU can access, or is too short.
     pub fn import(gpu: &Gpu, slots: Slots, descriptor: BorrowedFd<'_>) -> Result<Self, DeviceError> {
         let memory = SharedAllocation::import(gpu.context(), descriptor, slots.total())?;
         Self::new(gpu, slots, memory)
@@ -123,13 +124,14 @@ impl Shuttle {
         Ok(Self { gpu: gpu.clone(), stream: Arc::new(Stream::new(context)?), slots: slots?, counted: None })
     }
 
-    /// Gathers bytes into a slot and sums its first `len` bytes. `told` gets the sum; until then the caller gives the slot to no other
-    /// operation.
+    /// Gathers bytes into a slot, and then sums its first `len` bytes. `told` gets the sum; until then the caller uses
+    /// the slot for no other operation.
     pub fn gather(&self, slot: usize, moved: &[Moved], len: u32, told: Told<Crc32c>) {
         self.submit(slot, moved, len, Way::Gather, told);
     }
 
-    /// Sums the first `len` bytes of a slot, and then scatters them, likewise.
+    /// Sums the first `len` bytes of a slot, and then scatters them. `told` gets the sum, as for
+    /// [`gather`](Self::gather).
     pub fn scatter(&self, slot: usize, moved: &[Moved], len: u32, told: Told<Crc32c>) {
         self.submit(slot, moved, len, Way::Scatter, told);
     }
@@ -145,12 +147,12 @@ impl Shuttle {
             // SAFETY: the kernel has written that many bytes, and is done; nobody else writes them.
             let folded = || unsafe { std::slice::from_raw_parts(slot.folded.start.as_ptr(), folding.folded()) };
             let summed = result.map(|()| folding.sum(folded()));
-            // Whoever hears of it may be about to give the ring back.
+            // Released first: the callback may free the ring.
             drop((slot, _streams));
             told(summed);
         };
         let submitted = self.launch(&slot, moved, folding, len, way);
-        // What was submitted of it may still use all of this, whatever has failed.
+        // Parts that were submitted may still use all of this, even if a later call failed.
         let ended = move |ended| finish(submitted.and(ended));
         let queue = self.gpu.queue();
         queue.watch_behind(&self.stream, done, Box::new(ended));
@@ -160,7 +162,8 @@ impl Shuttle {
         assert!(len <= slot.bytes && u64::from(len) <= LONGEST, "{len} bytes in a slot");
         let kernels = self.gpu.kernels();
         let fold = folding.parameter(slot.address, slot.folded.start.as_ptr().addr() as u64);
-        // Before anything is scattered: a peer may write to the slot at any time, and the sum is to be of what it has handed over.
+        // Summed before the scatter: the peer can write to the slot at any time, and the sum must be of what it handed
+        // over.
         if way == Way::Scatter {
             kernels.fold(&self.stream, fold, folding.threads)?;
         }

@@ -1,8 +1,8 @@
-//! What bytes go through between a GPU and the host.
+//! Staging buffers between a GPU and the host.
 //!
-//! A kernel that reads or writes host memory holds its multiprocessors for as long as the bus takes. So bytes go through
-//! a dense buffer of the device, which few multiprocessors fill or empty, and through pinned memory, and a copy
-//! engine carries them from one to the other.
+//! A kernel that accesses host memory occupies its multiprocessors for as long as the bus takes. So bytes pass through
+//! a dense buffer of the device, which a few multiprocessors fill or empty, and through pinned memory. A copy engine
+//! carries them between the two.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -13,31 +13,30 @@ use crate::error::DeviceError;
 use crate::launch::LONGEST_UNIT;
 use crate::resources::{Buffer, Event, Pinned, Stream};
 
-/// The buffers that pieces are cut from: neighbours have neighbouring bytes.
+/// The buffers that pieces are parts of. Adjacent pieces have adjacent bytes.
 #[derive(Debug)]
 struct Buffers {
     context: Arc<Context>,
     device: Buffer,
     host: Pinned,
-    /// Bytes of a piece.
+    /// Bytes of a piece on the host.
     len: usize,
 }
 
-/// A buffer of the device and one of the host, for as many bytes each. Several neighbours can be used as one longer buffer.
+/// A buffer of the device and one of the host, of the same length. Several neighbours can serve as one longer buffer.
 ///
-/// Bytes of a stream begin in the device's buffer where their position in the stream says, modulo the kernel's longest unit. So
-/// the kernel moves all but the edges in its longest units, wherever a stream is cut: a header or the packets of a network cut it
-/// anywhere.
+/// In the device's buffer, bytes begin at their position in the stream modulo the kernel's longest unit. So the kernel
+/// moves all but the edges in its longest units, wherever a header or the packets of a network cut the stream.
 #[derive(Debug)]
 pub(crate) struct Piece {
     buffers: Arc<Buffers>,
     number: usize,
-    /// Behind the last operation that uses them.
+    /// The event behind the last operation that uses the buffers.
     done: Event,
 }
 
 impl Piece {
-    /// Makes so many neighbours.
+    /// Makes `count` adjacent pieces.
     pub(crate) fn several(context: &Arc<Context>, count: usize, len: usize) -> Result<Vec<Self>, DeviceError> {
         let buffers = Arc::new(Buffers {
             context: context.clone(),
@@ -49,34 +48,34 @@ impl Piece {
         (0..count).map(piece).collect()
     }
 
-    /// Which of its neighbours it is.
+    /// Returns the index among its neighbours.
     pub(crate) fn number(&self) -> usize {
         self.number
     }
 
-    /// Where the device's buffer has bytes of a stream that begin at this position.
+    /// Returns the address in the device's buffer for bytes that begin at this position of a stream.
     pub(crate) fn device_at(&self, position: u64) -> u64 {
         let stride = self.buffers.len as u64 + LONGEST_UNIT;
         self.buffers.device.address + self.number as u64 * stride + position % LONGEST_UNIT
     }
 
-    /// The host's buffer. Nothing uses it: pieces under way are the queue's.
+    /// Returns the host's buffer. No operation uses it: while one does, the queue owns the piece.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: pinned memory of that length, zeroed when it was made; nobody else has it.
         unsafe { std::slice::from_raw_parts_mut(self.host().as_ptr(), self.buffers.len) }
     }
 
-    /// Where the host's buffer starts.
+    /// Returns the start of the host's buffer.
     pub(crate) fn host(&self) -> NonNull<u8> {
         // SAFETY: the buffer has as many bytes for each piece.
         unsafe { self.buffers.host.start.add(self.number * self.buffers.len) }
     }
 
-    /// Submits the way from the device's buffer, where it has bytes from this position on, to memory of the host.
+    /// Submits a copy from the device's buffer, which has bytes from this position on, to memory of the host.
     ///
     /// # Safety
-    /// Copy engines reach `len` bytes there; they are kept, and left alone, until [`is_done`](Self::is_done). So are as many of the next
-    /// neighbours as have these bytes with this piece.
+    /// Copy engines can access `len` bytes there, which stay valid and unused until [`is_done`](Self::is_done). The
+    /// same holds for the next neighbours of this piece that share these bytes.
     pub(crate) unsafe fn fetch(
         &mut self,
         stream: &Stream,
@@ -91,7 +90,7 @@ impl Piece {
         self.buffers.context.check("cuMemcpyDtoHAsync_v2", copied)
     }
 
-    /// Submits the way from memory of the host to the device's buffer, for bytes from this position on.
+    /// Submits a copy from memory of the host to the device's buffer, for bytes from this position on.
     ///
     /// # Safety
     /// As for [`fetch`](Self::fetch).
@@ -109,12 +108,12 @@ impl Piece {
         self.buffers.context.check("cuMemcpyHtoDAsync_v2", copied)
     }
 
-    /// Says that all was submitted that uses these buffers.
+    /// Records that everything that uses these buffers was submitted.
     pub(crate) fn submitted(&self, stream: &Stream) -> Result<(), DeviceError> {
         self.done.record(stream)
     }
 
-    /// Whether all of that is done.
+    /// Returns whether everything before [`submitted`](Self::submitted) is done.
     pub(crate) fn is_done(&self, entered: &Entered<'_>) -> Result<bool, DeviceError> {
         self.done.is_done(entered)
     }

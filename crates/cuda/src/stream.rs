@@ -14,7 +14,7 @@ use crate::queue::{Told, Want};
 use transload_memory::{Access, CheckError, Side};
 use transload_plan::program::StreamProgram;
 
-/// The bytes of device memory in the order of a [`StreamProgram`], which the kernel gathers or scatters.
+/// The bytes of device memory in the order of a [`StreamProgram`]. The kernel gathers and scatters them.
 #[derive(Debug)]
 pub struct DeviceStream {
     memory: DeviceMemory,
@@ -23,7 +23,7 @@ pub struct DeviceStream {
     bytes: u64,
 }
 
-/// Which way bytes go.
+/// The direction in which bytes move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From the memory into a buffer.
@@ -33,7 +33,7 @@ pub enum Way {
 }
 
 impl DeviceStream {
-    /// Lays a program over the memory, and uploads what the kernel needs of it.
+    /// Lays a program over the memory, and uploads the kernel's tables.
     pub fn new(program: &StreamProgram, memory: &DeviceMemory) -> Result<Arc<Self>, DeviceError> {
         memory.check(program.program(), Side::Source)?;
         let launches = Launches::new(program.program())?;
@@ -51,19 +51,19 @@ impl DeviceStream {
         self.memory.gpu()
     }
 
-    /// Has bytes gathered into the first bytes of a piece; `told` gets it.
+    /// Gathers bytes into the start of a piece, which `told` gets.
     pub fn gather(self: &Arc<Self>, range: Range<u64>, told: Told<Held>) {
         let want = Want::Cross(self.clone(), range, Way::Gather, None, told);
         self.gpu().queue().want(want);
     }
 
-    /// Has bytes moved to or from memory of the host, which is let go of before `told` hears of it.
+    /// Moves bytes to or from memory of the host, which is released before `told` is called.
     pub fn carry(self: &Arc<Self>, range: Range<u64>, way: Way, host: Box<dyn DmaBuffer>, told: Told<Held>) {
         let want = Want::Cross(self.clone(), range, way, Some(host), told);
         self.gpu().queue().want(want);
     }
 
-    /// Asks for a piece, to be filled and scattered.
+    /// Requests a piece, to be filled and scattered.
     pub fn acquire(&self, told: Told<Held>) {
         self.gpu().queue().want(Want::Fill(told));
     }
@@ -73,7 +73,8 @@ impl DeviceStream {
         self.gpu().queue().scatter(held, self, range, told);
     }
 
-    /// The launches that move some bytes of the stream between the memory and a buffer, at this address, that holds just them.
+    /// Returns the launches that move a range of the stream between the memory and a buffer of just that range at this
+    /// address.
     pub(crate) fn launches(&self, way: Way, range: Range<u64>, buffer: u64) -> Result<Vec<Launch>, DeviceError> {
         if way == Way::Scatter && self.memory.access() == Access::Read {
             return Err(CheckError::ReadOnly.into());

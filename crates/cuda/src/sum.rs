@@ -1,4 +1,5 @@
-//! CRC-32C of device memory: the kernel `cuda/crc32c.cu` folds a text to a shorter one of the same sum, which the host sums.
+//! CRC-32C of device memory. The kernel `cuda/crc32c.cu` folds a text to a shorter one with the same sum, which the
+//! host sums.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -7,19 +8,19 @@ use transload_memory::copy::Crc32c;
 /// Threads of a block.
 pub(crate) const BLOCK: u32 = 256;
 
-/// The most threads, a power of two: as many multiprocessors as work for transfers have a block each.
+/// The most threads, a power of two: one block on each multiprocessor that works for transfers.
 const MOST_THREADS: u32 = BLOCK * super::gpu::DEFAULT_MULTIPROCESSORS;
 
-/// How many words a thread should have at least, where there are fewer threads than that.
+/// The most words of a thread, as long as there are fewer than [`MOST_THREADS`] threads.
 const WORDS: u32 = 64;
 
-/// How many words a thread takes in a round.
+/// Words that a thread takes in a round.
 const ROUND: u32 = 32;
 
-/// The longest folded text in bytes: a word of each thread, and a rest.
+/// The longest folded text in bytes: one word of each thread, and a rest of at most 3 bytes, padded to 4.
 pub(crate) const FOLDED: usize = MOST_THREADS as usize * 4 + 4;
 
-/// The longest text in bytes: the kernel counts words with 31 bits.
+/// The longest text in bytes. The kernel counts words in 31 bits.
 pub(crate) const LONGEST: u64 = 1 << 30;
 
 /// The parameter of the kernel: `struct fold` in `cuda/crc32c.cu`.
@@ -35,7 +36,7 @@ pub(crate) struct Fold {
     powers: [u32; 32],
 }
 
-/// A text that is to be summed, and how many threads do it.
+/// A text to be summed, and the number of threads that fold it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Folding {
     pub(crate) threads: u32,
@@ -43,15 +44,15 @@ pub(crate) struct Folding {
 }
 
 impl Folding {
-    /// For a text of `len` bytes, at most [`LONGEST`].
+    /// Plans the folding of a text of `len` bytes, at most [`LONGEST`].
     pub(crate) fn of(len: u32) -> Self {
         let wanted = (len / 4).div_ceil(WORDS).next_power_of_two();
         let threads = wanted.clamp(BLOCK, MOST_THREADS);
         Self { threads, len }
     }
 
-    /// What the kernel is told: where the text is, at a multiple of 4, and where the folded text goes, of at most [`FOLDED`]
-    /// bytes.
+    /// Returns the kernel's parameter. `text` is the address of the bytes to sum, a multiple of 4. `folded` is the
+    /// address of the result, which has at most [`FOLDED`] bytes.
     pub(crate) fn parameter(self, text: u64, folded: u64) -> Fold {
         let words = self.len / 4;
         Fold {
@@ -65,16 +66,16 @@ impl Folding {
         }
     }
 
-    /// How many bytes the folded text has.
+    /// Returns the length of the folded text in bytes.
     pub(crate) fn folded(self) -> usize {
         self.threads as usize * 4 + (self.len % 4) as usize
     }
 
-    /// The sum of the text, by what it was folded to.
+    /// Computes the sum of the text from the folded text.
     pub(crate) fn sum(self, folded: &[u8]) -> Crc32c {
         let (words, rest) = folded.split_at(self.threads as usize * 4);
-        // Both texts have the same rest by the polynomial. What the sum begins and ends with depends on the length alone, so it
-        // is what two texts of zeros have for sums.
+        // Both texts have the same remainder by the polynomial. The initial and the final value of a CRC contribute a
+        // term that depends on the length alone, so the sums of two texts of zeros give it.
         let same = Crc32c::of(words).value() ^ zeros(words.len() as u64).value();
         let bytes = u64::from(self.len) - rest.len() as u64;
         let mut sum = Crc32c::new();
@@ -85,7 +86,7 @@ impl Folding {
     }
 }
 
-/// The sum of so many zeros, a multiple of 4.
+/// Returns the sum of that many zero bytes, a multiple of 4.
 fn zeros(bytes: u64) -> Crc32c {
     let (mut sum, mut power) = (Crc32c::new(), Crc32c::of(&[0; 4]));
     let mut left = bytes / 4;
@@ -99,7 +100,7 @@ fn zeros(bytes: u64) -> Crc32c {
     sum
 }
 
-/// For 256, 512 and so on threads: x^31 y to x^0 y with y = x^(32 threads), modulo P. The highest bit is x^0.
+/// The powers x^31 y to x^0 y modulo P, with y = x^(32 threads), for 256, 512, ... threads. The highest bit is x^0.
 const POWERS: [[u32; 32]; 5] = {
     let mut powers = [[0; 32]; 5];
     let mut y = 1 << 30; // x^1

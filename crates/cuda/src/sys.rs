@@ -1,11 +1,12 @@
-//! What is used of the driver's header, `cuda.h`: its names, as they are there.
+//! The parts of the driver's header, `cuda.h`, that this crate uses, with the header's names.
 //!
-//! What the driver gives back is a number here and no `enum`: a newer driver has results and kinds of memory that no list knows.
+//! Values that the driver returns are numbers here and no `enum`: a newer driver has results and kinds of memory that
+//! no list contains.
 #![expect(non_camel_case_types, reason = "the names are those of the driver's header")]
 
 use std::ffi::c_int;
 
-/// Defines handles: pointers to what the driver alone knows.
+/// Defines handles: pointers to types that only the driver knows.
 macro_rules! handles {
     ($($name:ident = $of:ident;)*) => {$(
         #[derive(Debug)]
@@ -27,7 +28,7 @@ pub(crate) type CUdeviceptr = u64;
 pub(crate) type CUmemGenericAllocationHandle = u64;
 pub(crate) type CUuuid = [u8; 16];
 
-/// What a call comes to.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct CUresult(pub(super) u32);
@@ -85,9 +86,9 @@ pub(crate) struct CUmemAllocationProp {
     pub(crate) kind: u32,
     pub(crate) requested_handle_types: u32,
     pub(crate) location: CUmemLocation,
-    /// Of Windows.
+    /// Used on Windows only.
     pub(crate) win32_handle_meta_data: usize,
-    /// Compression and other things that are off.
+    /// Compression and other features, all off.
     pub(crate) alloc_flags: u64,
 }
 

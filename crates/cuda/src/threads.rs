@@ -1,4 +1,4 @@
-//! How the threads of a GPU begin and end.
+//! Starting and joining the threads of GPUs.
 
 use std::cell::Cell;
 #[cfg(target_os = "linux")]
@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use crate::error::DeviceError;
 
 thread_local! {
-    /// Whether this thread is one of a GPU's.
+    /// Whether this thread belongs to a GPU.
     static OURS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -22,23 +22,23 @@ pub(crate) fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Resul
     spawned.map_err(|error| DeviceError::NoThread { why: error.to_string() })
 }
 
-/// Whether this thread is one of a GPU's, of whichever.
+/// Returns whether this thread belongs to any GPU.
 pub(crate) fn is_ours() -> bool {
     OURS.get()
 }
 
-/// Waits for the end of a thread of a GPU, unless it is one of them that asks.
+/// Joins a thread of a GPU, unless the caller is such a thread itself.
 pub(crate) fn join(thread: JoinHandle<()>) {
     if !is_ours() {
-        // Whoever waits for one that has panicked hears of that.
+        // A panic there is noticed by those whose callbacks were dropped.
         let _ = thread.join();
     }
 }
 
-/// Has this thread's waits end when they are to. Linux adds 50 us to each, so that it can end several at once. Threads inherit that
-/// from the one that starts them: this one starts none, but a driver that did so in a call would have its threads' waits end so, too.
+/// Makes this thread's waits end on time. Linux delays each by up to 50 us, to end several at once. A new thread
+/// inherits the setting from its parent. This thread starts none, except where the driver does so in a call.
 pub(crate) fn on_time() {
-    // Without that it is asked less often, which harms nothing.
+    // On failure the thread polls less often, which is harmless.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
 }

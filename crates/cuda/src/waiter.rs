@@ -1,12 +1,12 @@
-//! Threads that wait until streams have come to marks.
+//! Threads that wait until streams reach marks.
 //!
-//! The driver has a thread sleep until the GPU has come to one event, and to no other. So each stream in which marks are waited for has a
-//! thread, which waits for the oldest: a mark that is not come to costs no processor time, and a stream that stands still holds up no
-//! other's marks.
+//! The driver can block a thread until the GPU reaches one event, and only one. So each stream with pending marks has a
+//! thread, which waits for the oldest mark. A pending mark costs no processor time, and a stream that makes no progress
+//! delays no other stream's marks.
 //!
-//! One thread would do if streams of our own waited for the engine's and called a host function then. But a stream that waits takes
-//! one of the few queues that a GPU has for them, where others of the engine's streams may come behind it; and a driver calls all host
-//! functions on a thread of its own, ours behind the engine's.
+//! One thread would do if streams of this crate waited for the engine's and then called a host function. But a waiting
+//! stream takes one of the few queues that a GPU has for streams, where the engine's streams may end up behind it. A
+//! driver also runs all host functions on one thread, ours behind the engine's.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{self, AssertUnwindSafe};
@@ -21,10 +21,10 @@ use crate::queue::Told;
 use crate::resources::Event;
 use crate::threads::{join, spawn};
 
-/// For how long a thread has no mark before it ends. Engines that work mark their streams more often.
+/// How long a thread stays without a mark before it ends. A busy engine marks its streams more often.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// How long it takes until the driver is asked again that did not say when an event is come to.
+/// The pause before the driver is asked again after it failed to wait for an event.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The threads of a GPU that wait for marks.
@@ -33,24 +33,24 @@ pub(crate) struct Waiters {
     shared: Arc<Shared>,
 }
 
-/// Tells whether marks are waited for.
+/// A view of the pending marks, for the GPU's worker.
 #[derive(Clone)]
 pub(crate) struct Pending(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
     streams: Mutex<Streams>,
-    /// Tells of new marks, and of the end.
+    /// Signals new marks, and the end.
     changed: Condvar,
 }
 
-/// The streams in which marks are waited for, by the driver's numbers.
+/// The streams with pending marks, by the driver's ids.
 #[derive(Default)]
 struct Streams {
-    /// The oldest first.
+    /// Pending marks of each stream, the oldest first.
     marks: BTreeMap<u64, VecDeque<Marked>>,
     threads: BTreeMap<u64, JoinHandle<()>>,
-    /// Whether there will be no more.
+    /// Whether the GPU is closing, so that no marks follow.
     ends: bool,
 }
 
@@ -65,10 +65,10 @@ impl Waiters {
         Self { context, shared }
     }
 
-    /// Has somebody told, on a thread for this stream, when it has come to an event that was [made for that](Event::awaited).
+    /// Calls `told` on a thread for this stream once the stream has reached an event made by [`Event::awaited`].
     pub(crate) fn watch(&self, stream: u64, event: Arc<Event>, told: Told<()>) {
         if let Err(error) = self.context.check_process() {
-            // In a child that was forked off the threads are missing, and the driver says nothing.
+            // A forked child has none of the threads, and cannot use the driver.
             return told(Err(error));
         }
         let mut streams = self.shared.lock();
@@ -92,7 +92,8 @@ impl Waiters {
         Pending(self.shared.clone())
     }
 
-    /// Whether the thread of a stream may never end: the stream has not come to all marks that are waited for, or the device is lost.
+    /// Returns whether the thread of a stream may never end, because the stream has not reached all pending marks or
+    /// the device is lost.
     fn stands_still(&self, stream: u64) -> bool {
         if self.context.check_lost().is_err() {
             return true;
@@ -113,7 +114,8 @@ impl Pending {
         !self.0.lock().marks.is_empty()
     }
 
-    /// Takes all who wait for a mark. Where the device is lost the driver may let none of their threads go.
+    /// Takes the callbacks of all pending marks. If the device is lost, the driver may never wake the threads that wait
+    /// for them.
     pub(crate) fn take(&self) -> Vec<Told<()>> {
         let mut streams = self.0.lock();
         let left = streams.marks.values_mut().flat_map(mem::take);
@@ -122,7 +124,7 @@ impl Pending {
 }
 
 impl Drop for Waiters {
-    /// Waits until the threads have ended, but for those whose streams stand still: they end when the driver lets go of them.
+    /// Joins the threads, except those whose streams make no progress: these end when the driver wakes them.
     fn drop(&mut self) {
         let mut streams = self.shared.lock();
         streams.ends = true;
@@ -142,11 +144,11 @@ impl Shared {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the marks of a stream, and tells of each, until there is none for a while.
+    /// Waits for the marks of a stream and reports each, until there has been none for [`LINGER`].
     fn work(&self, stream: u64) {
         while let Some(event) = self.oldest(stream) {
             let done = until_done(&event);
-            // Unless it was taken meanwhile.
+            // `Pending::take` may have removed the mark meanwhile.
             let is_it = |first: &Marked| Arc::ptr_eq(&first.event, &event);
             let mut streams = self.lock();
             let marks = streams.marks.get_mut(&stream);
@@ -156,13 +158,14 @@ impl Shared {
             drop(event);
             if let Some(Marked { event, told }) = first {
                 drop(event);
-                // One that panics is its caller's fault, and others wait for theirs.
+                // A panic in a callback is its caller's fault, and must not lose the other callbacks.
                 let _ = panic::catch_unwind(AssertUnwindSafe(|| told(done)));
             }
         }
     }
 
-    /// The oldest mark of a stream; waits for one. Without, nobody waits for marks of the stream any more.
+    /// Returns the oldest mark of a stream, after waiting for one. If there is none, removes the stream's entries, and
+    /// the thread must end.
     fn oldest(&self, stream: u64) -> Option<Arc<Event>> {
         let none = |streams: &mut Streams| !streams.ends && streams.marks.get(&stream).is_none_or(VecDeque::is_empty);
         let waited = self.changed.wait_timeout_while(self.lock(), LINGER, none);
@@ -177,13 +180,13 @@ impl Shared {
     }
 }
 
-/// Sleeps until the stream of an event has come to it, or the device is lost.
+/// Blocks until the stream of an event reaches it, or the device is lost.
 fn until_done(event: &Event) -> Result<(), DeviceError> {
     loop {
         match event.wait() {
             Ok(true) => return Ok(()),
             Err(lost) if lost.is_lost() => return Err(lost),
-            // That says nothing of what comes before the event, which may still use somebody's memory.
+            // A failed wait says nothing of the work before the event, which may still use the caller's memory.
             Ok(false) | Err(_) => thread::sleep(PAUSE),
         }
     }

@@ -1,4 +1,4 @@
-//! The allocations of one rank and one group, and how their bytes are reached.
+//! The allocations of one rank and one group, and access to their bytes.
 
 use std::alloc::{self, Layout};
 use std::any::Any;
@@ -18,24 +18,24 @@ mod tests;
 
 pub use check::{CheckError, Extents};
 
-/// The most allocations one memory can have: what fits above the offset in an address.
+/// The most allocations of a memory: the numbers that fit above the offset in an address.
 pub const MAX_ALLOCATIONS: usize = 1 << (64 - ALLOCATION_BITS);
 
-/// The alignment of what [`Memory::allocate`] makes: the page size that every machine can map.
+/// The alignment of allocations made by [`Memory::allocate`]: the page size that every machine can map.
 const PAGE: usize = 4096;
 
-/// Allocations from this size on are aligned to, and advised to be made of, huge pages.
+/// Allocations of at least this size are aligned to huge pages, and request them.
 ///
-/// Copies of 512 B chunks at random blocks run 15 to 20 % faster on them, of 8 KiB chunks 10 %, and
-/// the first touch of 2 MiB costs one fault and not 512.
+/// With them, copies of 512 B chunks at random blocks are 15 to 20 % faster, and of 8 KiB chunks 10 %. The first touch
+/// of 2 MiB costs one fault instead of 512.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// The allocations of one rank and one group, cheap to clone, to be used from any thread.
+/// The allocations of one rank and one group. Clones are cheap and refer to the same memory. Any thread can use it.
 ///
 /// ```
 /// use transload_memory::Memory;
 ///
-/// // Two layers in an allocation of their own each.
+/// // Two layers, each in its own allocation.
 /// let memory = Memory::allocate(&[8192, 8192])?;
 /// memory.write(1 << 44 | 4096, b"in layer 1")?;
 /// let mut bytes = [0; 10];
@@ -53,7 +53,7 @@ struct Shared {
     allocations: Box<[Allocation]>,
     extents: Extents,
     access: Access,
-    /// Dropped last, with the last clone: what keeps the bytes where they are.
+    /// Keeps the bytes mapped. Declared last, so that it is dropped last, with the last clone.
     _keeper: Option<Keeper>,
 }
 
@@ -65,8 +65,8 @@ struct Allocation {
     len: usize,
 }
 
-// SAFETY: an allocation is a pair of numbers here; the bytes behind it are only ever copied, which
-// any thread may do while they are there, and `Shared` keeps them there.
+// SAFETY: an allocation is a pair of numbers. Its bytes are only ever copied, which any thread may do while they exist,
+// and `Shared` keeps them.
 unsafe impl Send for Allocation {}
 // SAFETY: as above.
 unsafe impl Sync for Allocation {}
@@ -74,37 +74,38 @@ unsafe impl Sync for Allocation {}
 /// What copies may do with the bytes of a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// Only read them: a scatter into such a memory is refused.
+    /// Only read them. Scatters into such a memory are refused.
     Read,
     /// Read and write them.
     ReadWrite,
 }
 
-/// Why a memory could not be made.
+/// The reason why a memory could not be made.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum MemoryError {
-    /// An address has no room for the number of so many allocations.
+    /// An address cannot represent that many allocations.
     #[error("{count} allocations, but a memory has {MAX_ALLOCATIONS} at most")]
     TooMany { count: usize },
-    /// An allocation is longer than [`MAX_ALLOCATION_BYTES`], or runs past the end of all addresses.
+    /// An allocation is longer than [`MAX_ALLOCATION_BYTES`], or exceeds the address space.
     #[error("allocation {allocation} of {len} bytes does not fit: {MAX_ALLOCATION_BYTES} bytes at most")]
     TooLong { allocation: usize, len: usize },
     /// An allocation that is not empty starts at address 0.
     #[error("allocation {allocation} of {len} bytes starts at a null pointer")]
     Null { allocation: usize, len: usize },
-    /// The system has no memory left for it.
+    /// The system has no memory left.
     #[error("no memory left for allocation {allocation} of {len} bytes")]
     Exhausted { allocation: usize, len: usize },
 }
 
-/// Why bytes of a memory could not be reached.
+/// The reason why bytes of a memory could not be accessed.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum AccessError {
-    /// The address names an allocation that is not there (it has 0 bytes then), or bytes beyond its end.
+    /// The address refers to bytes beyond the end of an allocation, or to an allocation that does not exist and so has
+    /// 0 bytes.
     #[error("{len} bytes at offset {offset} of allocation {allocation}, which has {available} bytes")]
     OutOfBounds { allocation: usize, offset: u64, len: u64, available: u64 },
     /// The memory was registered for reading only.
@@ -113,11 +114,11 @@ pub enum AccessError {
 }
 
 impl Memory {
-    /// Allocates zeroed memory of the given lengths in bytes, every page of it touched.
+    /// Allocates zeroed memory of the given lengths in bytes, and touches every page of it.
     ///
-    /// Allocations start at a page; those of 2 MiB and more start at 2 MiB and ask for huge pages
-    /// where the system knows them. Touching pages beforehand matters: the first touch of a page
-    /// costs 5 to 10 times the copy into it.
+    /// Allocations start at a page; those of 2 MiB and more start at a multiple of 2 MiB, and request huge pages if the
+    /// system supports them. Touching pages beforehand matters: the first touch of a page takes 5 to 10 times as long
+    /// as the copy into it.
     ///
     /// # Errors
     /// [`MemoryError::TooMany`], [`TooLong`](MemoryError::TooLong) or
@@ -132,18 +133,17 @@ impl Memory {
         Ok(Self::new(allocations, Access::ReadWrite, keeper))
     }
 
-    /// Memory that somebody else owns: the first byte and the length in bytes of each allocation.
+    /// Wraps memory that something else owns: the first byte and the length in bytes of each allocation.
     ///
-    /// The `keeper`, if any, is dropped with the last clone of this memory and the last copy that
-    /// uses it: hand over what owns the bytes, a mapping or a tensor.
+    /// The `keeper`, if any, is dropped after the last clone of this memory and the last copy that uses it. It should
+    /// own the bytes, like a mapping or a tensor.
     ///
     /// # Safety
-    /// Until the keeper is dropped (without one: until the process ends),
-    /// - every byte of every allocation can be read, and written if `access` says so, from any
-    ///   thread, and
-    /// - no Rust reference to any of these bytes is alive while a copy may touch them: none at all
-    ///   while one may write, no `&mut` while one may read. Foreign code (an engine, another
-    ///   process, a device) may read and write them at any time; see [other writers](crate#other-writers).
+    /// Until the keeper is dropped, or without a keeper until the process ends,
+    /// - every byte of every allocation can be read, and written if `access` says so, from any thread, and
+    /// - no Rust reference to any of these bytes exists while a copy may access them: none at all while one may write,
+    ///   no `&mut` while one may read. Foreign code (an engine, another process, a device) may read and write them at
+    ///   any time; see [other writers](crate#other-writers).
     ///
     /// # Errors
     /// [`MemoryError::TooMany`], [`TooLong`](MemoryError::TooLong) or [`Null`](MemoryError::Null).
@@ -182,23 +182,23 @@ impl Memory {
         }
     }
 
-    /// How many allocations there are.
+    /// Returns the number of allocations.
     pub fn allocations(&self) -> usize {
         self.shared.allocations.len()
     }
 
-    /// The first byte and the length in bytes of one allocation.
+    /// Returns the first byte and the length in bytes of one allocation.
     pub fn allocation(&self, number: usize) -> Option<(NonNull<u8>, usize)> {
         let allocation = self.shared.allocations.get(number)?;
         Some((allocation.start, allocation.len))
     }
 
-    /// How many bytes there are in all allocations together.
+    /// Returns the number of bytes in all allocations together.
     pub fn bytes(&self) -> u64 {
         self.shared.allocations.iter().map(|a| a.len as u64).sum()
     }
 
-    /// What copies may do with the bytes.
+    /// Returns what copies may do with the bytes.
     pub fn access(&self) -> Access {
         self.shared.access
     }
@@ -209,8 +209,8 @@ impl Memory {
     /// [`AccessError::OutOfBounds`].
     pub fn read(&self, address: u64, out: &mut [u8]) -> Result<(), AccessError> {
         let src = self.locate(address, out.len())?;
-        // SAFETY: `locate` proved the source in bounds, the makers of this memory that it can be
-        // read there; `out` is a unique reference, so by their contract it lies elsewhere.
+        // SAFETY: `locate` proved the source in bounds, and the makers of this memory vouch that it can be read there;
+        // `out` is a unique reference, so by their contract it is elsewhere.
         unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), out.as_mut_ptr(), out.len()) };
         Ok(())
     }
@@ -224,13 +224,13 @@ impl Memory {
             return Err(AccessError::ReadOnly);
         }
         let dst = self.locate(address, bytes.len())?;
-        // SAFETY: as in `read`, and writing is allowed; `bytes` is a reference, so by the contract
-        // of `from_raw_parts` it lies elsewhere.
+        // SAFETY: as in `read`, and writing is allowed; `bytes` is a reference, so by the contract of `from_raw_parts`
+        // it is elsewhere.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), dst.as_ptr(), bytes.len()) };
         Ok(())
     }
 
-    /// The first of `len` bytes at `address`, all of them inside one allocation.
+    /// Returns the first of `len` bytes at `address`, if all of them are inside one allocation.
     fn locate(&self, address: u64, len: usize) -> Result<NonNull<u8>, AccessError> {
         let (number, offset) = split_address(address);
         let found = self.shared.allocations.get(number);
@@ -244,10 +244,10 @@ impl Memory {
         }
     }
 
-    /// Where an address points that a check has found in bounds.
+    /// Converts an address that a check has found in bounds to a pointer.
     ///
     /// # Safety
-    /// The address's allocation is there, and its offset not beyond its end.
+    /// The address's allocation exists, and its offset is not beyond the end.
     #[inline(always)]
     pub(crate) unsafe fn pointer(&self, address: u64) -> *mut u8 {
         let (number, offset) = split_address(address);
@@ -259,7 +259,7 @@ impl Memory {
         }
     }
 
-    /// Whether any byte belongs to both memories.
+    /// Returns whether any byte belongs to both memories.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         let mut spans: Vec<_> = [(self, false), (other, true)]
             .into_iter()
@@ -272,7 +272,7 @@ impl Memory {
             })
             .collect();
         spans.sort_unstable();
-        // Allocations of one memory may share bytes too, so each side keeps its furthest end.
+        // Allocations of one memory may overlap too, so the furthest end of each side is kept.
         let mut ends = [0; 2];
         spans.iter().any(|&(start, end, which)| {
             let own = &mut ends[usize::from(which)];
@@ -299,7 +299,7 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// One buffer of an owned memory.
+/// A buffer of an owned memory.
 struct Buffer {
     allocation: Allocation,
     layout: Layout,
@@ -312,12 +312,12 @@ impl Buffer {
             return Err(too_long);
         }
         let align = if len >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
-        // Nothing of size 0 can be allocated.
+        // An allocation of size 0 is not possible.
         let layout = Layout::from_size_align(len.max(1), align).map_err(|_| too_long)?;
         // SAFETY: the layout's size is not 0.
         let start = NonNull::new(unsafe { alloc::alloc(layout) }).ok_or(MemoryError::Exhausted { allocation, len })?;
         advise_huge_pages(start, len);
-        // SAFETY: these bytes were just allocated. This is also what touches each page.
+        // SAFETY: these bytes were just allocated. This also touches each page.
         unsafe { start.write_bytes(0, len) };
         let allocation = Allocation { start, len };
         Ok(Self { allocation, layout })
@@ -331,14 +331,13 @@ impl Drop for Buffer {
     }
 }
 
-/// Asks for huge pages, if there is room for any; that they are refused changes nothing but the speed.
+/// Requests huge pages, if the buffer has room for any. A refusal affects only the speed.
 fn advise_huge_pages(start: NonNull<u8>, len: usize) {
     #[cfg(all(target_os = "linux", not(miri)))]
     if len >= HUGE_PAGE {
         use rustix::mm::{Advice::LinuxHugepage, madvise};
         let whole = len / HUGE_PAGE * HUGE_PAGE;
-        // SAFETY: the range was just allocated, is aligned to its pages, and this advice changes
-        // no bytes.
+        // SAFETY: the range was just allocated and is aligned to its pages, and this advice changes no bytes.
         let _ = unsafe { madvise(start.as_ptr().cast(), whole, LinuxHugepage) };
     }
     #[cfg(not(all(target_os = "linux", not(miri))))]

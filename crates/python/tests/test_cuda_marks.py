@@ -63,7 +63,7 @@ def test_marks_are_done_when_their_stream_has_come_there(driver):
     with pytest.raises(TypeError, match="of version 1"):
         Mark(Newer())
     stream.destroy()
-    with pytest.raises(CudaError, match="is none of device 0, or was destroyed: cuStreamIsCapturing gives"):
+    with pytest.raises(CudaError, match="does not belong to device 0, or was destroyed: cuStreamIsCapturing gives"):
         Mark(stream)
     # Of a thread that has used no GPU nobody knows whose default stream it means.
     failed = []
@@ -85,9 +85,9 @@ def test_a_stream_of_another_gpu_is_refused(driver):
     here, there = driver.stream(0), driver.stream(1)
     # The context of device 1 is current.
     assert is_reached(Mark(there)) and is_reached(Mark(TorchStream(here)))
-    with pytest.raises(CudaError, match="is none of device 1"):
+    with pytest.raises(CudaError, match="does not belong to device 1"):
         Mark(here)
-    with pytest.raises(CudaError, match="is none of device 0"):
+    with pytest.raises(CudaError, match="does not belong to device 0"):
         Mark(there, "cuda:0")
 
 

@@ -1,4 +1,4 @@
-//! What the machine wants done.
+//! Actions: what the machine asks the agent to do.
 
 use transload_plan::Request;
 use transload_plan::content::ContentDigest;
@@ -14,120 +14,119 @@ use crate::planner::PlanAsk;
 use crate::refusal::{HelloRefusal, Text};
 use crate::ticket::RankAddress;
 
-/// What the agent has to do. In order: an action of a transfer that comes before a message about
-/// it must have taken effect before the message leaves.
+/// Something that the agent has to do. Actions are carried out in order: an action of a transfer that comes before a
+/// message about it must have taken effect before the message leaves.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the variants say what their fields are")]
 pub enum Action<B> {
-    /// Connect to an agent, whose certificate must be of its service. Answer with `connected`, `connect_unanswered`,
+    /// Connect to an agent, whose certificate must name its service. Answer with `connected`, `connect_unanswered`,
     /// `connect_refused` or `connect_failed`.
     Connect(RankAddress),
-    /// Close a connection, after what was sent before has left. It is over for the machine already.
+    /// Close a connection, after everything that was sent before has left. The machine has forgotten it already.
     Close(ConnId, CloseReason),
     /// Send a message on the control stream of a connection.
     Send(ConnId, Envelope),
-    /// Have the carrier of a path do something. What comes of it, [`Machine::path_reported`](crate::Machine::path_reported)
-    /// is told.
+    /// Pass an order to the carrier of a path. It reports back with
+    /// [`Machine::path_reported`](crate::Machine::path_reported).
     Path(ConnId, Path, Order),
-    /// Compile a plan: routes of all local ranks. Answer with `compiled`.
+    /// Compile a plan for the routes of all local ranks. Answer with `compiled`.
     Compile(PlanAsk),
-    /// Read a route's blocks and send them, in streams of disjoint ranges, at most
-    /// [`MAX_STREAMS`](crate::MAX_STREAMS). Answer with `stream_sent` for each that is written whole, or `stream_failed`;
-    /// and `moved` while it goes on.
+    /// Read a route's blocks and send them, in at most [`MAX_STREAMS`](crate::MAX_STREAMS) streams of disjoint ranges.
+    /// Answer with `stream_sent` for each stream that is written completely, or with `stream_failed`; meanwhile report
+    /// `moved`.
     Read(Flow),
-    /// More may be read, of a route that is read layer by layer: so many tokens of a layer, counted from position 0.
+    /// More of a route that is read layer by layer may be read: the first `tokens` tokens of a layer.
     Readable { transfer: TransferId, layer: u32, tokens: u64 },
-    /// Everything may be read.
+    /// Everything of a transfer may be read.
     AllReadable(TransferId),
-    /// Be ready for a route's streams. Answer with `admit` for each before its first byte is placed, then with
-    /// `stream_arrived` or `stream_failed`; and `moved` while it goes on. Nothing is placed outside of what a header says.
+    /// Prepare to receive a route's streams. Answer with `admit` for each before its first byte is placed, then with
+    /// `stream_arrived` or `stream_failed`; meanwhile report `moved`. Never place a byte outside of the range in a
+    /// stream's header.
     Receive(Flow),
-    /// The peer has accepted, and this is the path.
+    /// The peer has accepted the transfer, and chosen this path.
     Flowing(TransferId, Path),
-    /// Stop, and answer `fenced` once no byte of the transfer is read or written any more, and none will be: always, also
-    /// for a transfer that is not known.
+    /// Stop a transfer, and answer `fenced` once none of its bytes is read or written any more. Answer always, even for
+    /// an unknown transfer.
     Fence(TransferId),
-    /// A transfer has succeeded; forget it.
+    /// Forget a transfer, which has succeeded.
     Finished(TransferId),
-    /// A peer was refused since it stated other content than a lease holds. Say so in the log, and show neither.
+    /// Log that a peer was refused because it stated other content than the lease holds. Do not log the digests.
     OtherContent { key: LeaseKey, held: ContentDigest, stated: ContentDigest },
-    /// Somebody with a ticket has asked for a lease for the first time, or has renewed it.
+    /// The holder of a ticket has used a lease, or has renewed it, for the first time.
     LeaseClaimed(LeaseKey),
     /// A lease has ended, and nothing touches its blocks any more.
     LeaseEnded { key: LeaseKey, end: LeaseEnd, blocks: B },
     /// A pull or a push is over, and nothing touches its blocks any more.
     JobDone { job: JobId, result: Result<JobReport, JobError>, blocks: B },
-    /// A lease has failed, and memory is not done with its blocks: they must not be used. If it is done after all,
-    /// `LeaseEnded` says so.
+    /// A lease has failed, but memory is still in use by its transfers: the blocks must not be used. If the transfers
+    /// end after all, `LeaseEnded` follows.
     LeaseStalled(LeaseKey),
-    /// A pull or a push has failed, and memory of this rank is not done with its blocks: they must not be used. If it is
-    /// done after all, `JobDone` says so.
+    /// A pull or a push has failed, but memory of this rank is still in use by it: the blocks must not be used. If that
+    /// ends after all, `JobDone` follows.
     JobStalled(JobId, Rank),
-    /// A push that a holder has invited is over, and with it its lease, which ends next.
+    /// A push on a holder's invitation is over. Its lease ends next.
     Pushed(LeaseKey, Result<JobReport, JobError>),
-    /// A notice was heard by all, or has waited long enough.
+    /// All agents have answered a notice, or its time is over.
     NoticeDone(NoticeId, NoticeOutcome),
 }
 
-/// One route to be read or received.
+/// A route to be read or received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// The transfer.
     pub transfer: TransferId,
-    /// The secret that goes before its streams.
+    /// The secret that precedes its streams.
     pub nonce: Nonce,
-    /// The control connection it belongs to.
+    /// The control connection that it belongs to.
     pub conn: ConnId,
     /// The peer.
     pub agent: AgentId,
-    /// The rank here.
+    /// The local rank.
     pub rank: Rank,
-    /// The rank there.
+    /// The peer's rank.
     pub peer_rank: Rank,
-    /// Which tokens, and in which order.
+    /// The tokens that move, and their order.
     pub request: Request,
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: u64,
-    /// How many lanes are wanted.
+    /// The number of lanes to use.
     pub lanes: u16,
-    /// The path; where the peer has still to choose it, [`Action::Flowing`] tells later.
+    /// The path. `None` until the peer chooses it, which [`Action::Flowing`] reports.
     pub path: Option<Path>,
-    /// Whose blocks they are.
+    /// The owner of the blocks.
     pub blocks: BlocksOf,
-    /// Whether everything may be read; else only what is `ready`, until told otherwise.
+    /// Whether everything may be read. Otherwise only what is `ready` may be, until the machine allows more.
     pub all_readable: bool,
-    /// Layers, and how many tokens of each are ready.
+    /// Layers, each with the number of its first tokens that are ready.
     pub ready: Vec<(u32, u64)>,
 }
 
-/// Whose blocks a transfer reads or writes. [`Machine::blocks`](crate::Machine::blocks) has them.
+/// The owner of the blocks that a transfer reads or writes. [`Machine::blocks`](crate::Machine::blocks) returns them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlocksOf {
-    /// A lease's.
+    /// A lease.
     Lease(LeaseKey),
-    /// A pull's or push's.
+    /// A pull or a push.
     Job(JobId),
 }
 
-/// The blocks of a lease or a job: its own, to be given back when it ends; or those of the other that it
-/// works for, which gives them back.
+/// The blocks of a lease or a job: either its own, which it returns at its end, or those of another lease or job.
 ///
-/// A write lease that a pull has made so that its owner pushes has the pull's, and a push that a holder has
-/// invited has the lease's.
+/// A write lease that a pull opens for an invited push uses the pull's blocks. A push on invitation uses the lease's.
 #[derive(Debug)]
 pub(crate) enum Held<B> {
     Own(B),
     Of(BlocksOf),
 }
 
-/// Why a connection is closed.
+/// The reason for closing a connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// The peer's hello was refused.
+    /// This agent refused the peer's hello.
     #[error("the peer was refused: {0}")]
     Refused(HelloRefusal),
-    /// The peer has refused ours.
+    /// The peer refused this agent's hello.
     #[error("refused by the peer: {0}")]
     Unwelcome(HelloRefusal),
     /// The peer did not say hello in time.
@@ -136,10 +135,10 @@ pub enum CloseReason {
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Violation(&'static str),
-    /// One of its paths has failed, without which it is of no use.
+    /// A path failed in such a way that the connection cannot be used further.
     #[error("{0}")]
     PathFailed(Text),
-    /// Another life of the same agent took its place.
+    /// A connection of another life of the same agent replaces this one.
     #[error("another life of this agent is connected")]
     Replaced,
 }

@@ -1,4 +1,4 @@
-//! What is waited for: what errors say where it has not come in time.
+//! What a transfer waits for, as errors report it when a wait has taken too long.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use transload_plan::ids::AgentId;
 
 use crate::ticket::RankAddress;
 
-/// What a transfer waits for.
+/// The event that a transfer waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Awaited {
     /// A connection.
     Connection,
-    /// An answer to what was asked.
+    /// An answer to the ask.
     Answer,
     /// A lease that its owner does not know yet.
     Lease,
@@ -21,29 +21,29 @@ pub enum Awaited {
     Fence,
     /// The end of the prefill.
     Prefill,
-    /// The next attempt, after one that failed.
+    /// The next attempt, after a failed one.
     Attempt,
     /// More bytes.
     Bytes {
-        /// How many have moved.
+        /// The number of bytes that have moved.
         moved: u64,
-        /// How many there are.
+        /// The number of bytes of the route.
         planned: u64,
     },
-    /// The source's word that all bytes were read from a lease that was alive.
+    /// The source's commit: its statement that all bytes were read while the lease was alive.
     Commit,
-    /// The destination's word that all has landed.
+    /// The destination's confirmation that everything has landed.
     Landing,
-    /// Its turn, behind other transfers: the owner is busy with so many, of ours or of others.
+    /// The transfer's turn: the owner is busy with as many transfers as it allows.
     Turn,
-    /// The owner's push, which has not begun, or its word that all is pushed.
+    /// The begin of the owner's push, or its confirmation that everything is pushed.
     Push,
-    /// The plan of what moves, which is compiled here.
+    /// The plan of the transfer, which this agent compiles.
     Plan,
 }
 
 impl Awaited {
-    /// Whether an owner tells whoever waits so.
+    /// Returns whether owners announce such a wait to the peer.
     pub(crate) fn is_told(self) -> bool {
         matches!(self, Self::Lease | Self::Fence | Self::Prefill)
     }
@@ -70,14 +70,14 @@ impl fmt::Display for Awaited {
     }
 }
 
-/// What a pull or a push waits for, and of which agent.
+/// The event that a pull or a push waits for, and the agent that it depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// What it is.
+    /// The event.
     pub on: Awaited,
     /// The agent.
     pub agent: AgentId,
-    /// Where it was asked: host and port. None where it has connected to us, or need not be asked.
+    /// The host and port at which the agent was dialled. `None` if the agent connected to us, or need not be reached.
     pub address: Option<String>,
 }
 
@@ -92,7 +92,7 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// An address of a ticket as errors show it.
+/// Formats an address of a ticket for errors.
 pub(crate) fn shown(address: &RankAddress) -> String {
     match address.host.contains(':') {
         true => format!("[{}]:{}", address.host, address.port),

@@ -1,4 +1,5 @@
-//! What every part of the machine works with: the moment, who we are, and what comes of it all.
+//! The context: what every part of the machine uses, such as the time of the entry, this agent's identity, actions and
+//! news.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -19,42 +20,42 @@ use crate::plans::{MOST_COMPILING, Plans};
 use crate::refusal::Refusal;
 use crate::ticket::{Claims, Ticket, TicketKey};
 
-/// What every part is given.
+/// The state that every part is passed.
 ///
-/// A part calls only parts below it. What those above have to know it [tells](Self::tell), and the machine carries
-/// it there before the entry ends.
+/// A part calls only parts below it. It [tells](Self::tell) the parts above what they have to know, and the machine
+/// delivers that before the entry ends.
 #[derive(Debug)]
 pub(crate) struct Context<P: Planner> {
-    /// The moment of the entry.
+    /// The time of the current entry.
     pub(crate) now: Moment,
     pub(crate) me: Identity,
-    /// The deployment of which that is.
+    /// The digest of this agent's deployment.
     pub(crate) deployment: DeploymentDigest,
     pub(crate) options: Options,
     pub(crate) planner: P,
     pub(crate) plans: Plans<P::Plan>,
     pub(crate) timers: Timers<Timer>,
-    /// Whether nothing new is taken any more.
+    /// Whether the agent is shutting down and takes nothing new.
     pub(crate) draining: bool,
-    /// Our ranks whose memory is lost.
+    /// Local ranks whose memory is lost.
     pub(crate) lost: BTreeSet<Rank>,
     pub(crate) jobs: Book,
-    /// What the agent has to do, and what those above have to know: taken by the machine alone.
+    /// Actions for the agent, and news for the parts above. Only the machine takes them out.
     pub(crate) actions: VecDeque<Action<P::Blocks>>,
     pub(crate) news: VecDeque<News>,
-    /// Numbers of the last messages sent, of connections that are open.
+    /// The number of the last message sent, for each open connection.
     sent: HashMap<ConnId, u64>,
     numbers: u64,
 }
 
-/// Who this agent is.
+/// This agent's identity.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Its name, below the service of its certificate.
+    /// The name, of which the service is proven by the certificate.
     pub agent: AgentId,
-    /// Its cluster.
+    /// The cluster.
     pub cluster: ClusterName,
-    /// The life of its deployment.
+    /// The current life of the deployment.
     pub incarnation: Incarnation,
     /// The canonical document of its deployment, at most [`MAX_DOCUMENT`](crate::message::MAX_DOCUMENT) bytes.
     pub document: Vec<u8>,
@@ -62,11 +63,11 @@ pub struct Identity {
     pub ranks: BTreeSet<Rank>,
     /// The cluster's key for tickets.
     pub ticket_key: TicketKey,
-    /// What names and nonces of transfers are derived from.
+    /// The secret from which ids and nonces of transfers are derived.
     pub secret: Secret,
 }
 
-/// Which ranks have a job with a ticket of which set.
+/// Records which ranks have a job with a ticket of which set.
 #[derive(Debug, Default)]
 pub(crate) struct Book {
     jobs: usize,
@@ -78,7 +79,7 @@ impl Book {
         self.jobs
     }
 
-    /// The first of these ranks that has a job with a ticket of this set.
+    /// Returns the first of these ranks that has a job with a ticket of this set.
     pub(crate) fn busy(&self, set: LeaseSetId, ranks: &BTreeSet<Rank>) -> Option<Rank> {
         let mut ranks = ranks.iter().copied();
         ranks.find(|rank| self.busy.contains(&(set, *rank)))
@@ -102,7 +103,7 @@ impl Book {
 pub struct Secret([u8; 32]);
 
 impl Secret {
-    /// From bytes that no other process knows.
+    /// Makes a secret of bytes that no other process knows.
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
@@ -114,22 +115,22 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// What the machine waits for. Leases and what is pending have timers of their own.
+/// The machine's timers. Leases and pending requests have timers of their own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Timer {
-    /// Both sides of a connection are welcome.
+    /// Both sides of a connection must have said welcome by now.
     Hello(ConnId),
     /// The pause before the next attempt to connect is over.
     Dial(AgentId),
-    /// A transfer has stood still for too long.
+    /// A transfer has made no progress for too long.
     Stall(TransferId),
-    /// Memory takes too long to be done with a transfer that was stopped.
+    /// A transfer that was stopped still uses memory.
     Fence(TransferId),
-    /// The peer of a waiting transfer shall hear from us.
+    /// A waiting peer is due for a sign of life.
     Heartbeat(TransferId),
-    /// A job takes too long.
+    /// A job has run out of time.
     Job(JobId),
-    /// The pause before an agent that was busy is invited again is over.
+    /// The pause before a busy agent is invited again is over.
     Invite(JobId, AgentId),
     /// An agent that an invited push needs has been away for too long.
     Away(JobId),
@@ -163,12 +164,12 @@ impl<P: Planner> Context<P> {
         self.actions.push_back(action);
     }
 
-    /// Tells those above what has happened.
+    /// Reports something to the parts above.
     pub(crate) fn tell(&mut self, news: News) {
         self.news.push_back(news);
     }
 
-    /// A plan, if it is compiled. Otherwise it will be, and whoever waits for it hears of that.
+    /// Returns a plan if it is compiled. Otherwise has it compiled, and the requests that wait for it are resumed then.
     pub(crate) fn plan(&mut self, ask: &PlanAsk) -> Option<Arc<Planned<P::Plan>>> {
         if !self.plans.knows(ask) {
             self.compile(ask, None);
@@ -176,7 +177,8 @@ impl<P: Planner> Context<P> {
         self.plans.get(ask)
     }
 
-    /// The same for a peer, whose service may not have any number of them compiled at a time.
+    /// Returns or compiles a plan as [`plan`](Self::plan) does, for a peer. The number of plans that are compiled for
+    /// one service at a time is bounded.
     pub(crate) fn plan_for_peer(
         &mut self,
         agent: &AgentId,
@@ -197,22 +199,22 @@ impl<P: Planner> Context<P> {
         self.act(Action::Compile(ask.clone()));
     }
 
-    /// Sets a timer that is due after so long.
+    /// Sets a timer that is due after `wait`.
     pub(crate) fn after(&mut self, wait: std::time::Duration, timer: Timer) {
         self.timers.set(timer, self.now + wait);
     }
 
-    /// A connection may be written to.
+    /// Allows sending on a connection.
     pub(crate) fn opened(&mut self, conn: ConnId) {
         self.sent.insert(conn, 0);
     }
 
-    /// Nothing is sent on a connection any more.
+    /// Forgets a connection, on which nothing is sent any more.
     pub(crate) fn closed(&mut self, conn: ConnId) {
         self.sent.remove(&conn);
     }
 
-    /// Sends a message, with its number. Nothing where the connection is gone.
+    /// Numbers a message and sends it. Does nothing if the connection is gone.
     pub(crate) fn send(&mut self, conn: ConnId, message: Message) {
         if let Some(sent) = self.sent.get_mut(&conn) {
             *sent += 1;
@@ -222,7 +224,7 @@ impl<P: Planner> Context<P> {
         }
     }
 
-    /// What a ticket says, whoever's it is, if it is one of this cluster.
+    /// Opens a ticket of this cluster, whichever agent it was made for.
     pub(crate) fn read_ticket(&self, ticket: &Ticket) -> Result<Claims, Refusal> {
         let claims = ticket.open(&self.me.ticket_key);
         let claims = claims.map_err(|_| Refusal::Forged)?;
@@ -233,7 +235,7 @@ impl<P: Planner> Context<P> {
         Ok(claims)
     }
 
-    /// Opens a ticket that is to be used here.
+    /// Opens a ticket that this agent is to use.
     pub(crate) fn open_ticket(&self, ticket: &Ticket) -> Result<Claims, JobError> {
         let claims = ticket.open(&self.me.ticket_key)?;
         if claims.cluster != self.me.cluster {
@@ -250,7 +252,7 @@ impl<P: Planner> Context<P> {
         self.numbers
     }
 
-    /// A new name and a new nonce, which only who has the secret can tell from the name.
+    /// Derives a new transfer id and nonce. The nonce cannot be derived from the id without the secret.
     pub(crate) fn draw(&mut self) -> (TransferId, Nonce) {
         let number = self.next_number();
         let drawn = blake3::keyed_hash(&self.me.secret.0, &number.to_le_bytes());
@@ -261,8 +263,8 @@ impl<P: Planner> Context<P> {
 }
 
 impl Identity {
-    /// Whether bytes can move between us and a peer. An agent without memory gives up tickets or renews them, whatever
-    /// layouts the two have, and neither has to know the other's.
+    /// Returns whether bytes can move between this agent and a peer. An agent without memory only cancels or renews by
+    /// ticket, so neither side needs the other's layout.
     pub(crate) fn moves_bytes(&self, peer_has_no_memory: bool) -> bool {
         !peer_has_no_memory && !self.ranks.is_empty()
     }

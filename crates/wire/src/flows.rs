@@ -1,7 +1,7 @@
-//! Transfers as they run: what streams report, what peers say, and how an attempt ends.
+//! Running transfers: reports of streams, messages of peers, and the end of an attempt.
 //!
-//! The rules are the same whether a lease or a job is behind a transfer, and whichever side asked. There is one
-//! set of them for data sources (`source.rs`) and one for data destinations (`destination.rs`).
+//! The rules do not depend on which side asked, or on whether a lease or a job is behind a transfer. There is one set
+//! of rules for data sources (`source.rs`) and one for data destinations (`destination.rs`).
 
 pub(crate) mod destination;
 pub(crate) mod source;
@@ -29,16 +29,16 @@ pub use destination::{MAX_STREAMS, StreamRefusal};
 
 use transfer::{Phase, Role, Transfer};
 
-/// How long a fence that is late may take to be heard of.
+/// How much longer a late fence is waited for before it is reported: this process may have been stopped.
 const FENCE_GRACE: Duration = Duration::from_secs(1);
 
-/// All attempts that are under way.
+/// All attempts in progress.
 #[derive(Debug)]
 pub(crate) struct Flows<P: Planner> {
     transfers: BTreeMap<TransferId, Transfer<P>>,
 }
 
-/// What there is.
+/// Access to transfers.
 impl<P: Planner> Flows<P> {
     pub(crate) fn new() -> Self {
         let transfers = BTreeMap::new();
@@ -60,7 +60,7 @@ impl<P: Planner> Flows<P> {
     pub(crate) fn begin(&mut self, cx: &mut Context<P>, attempt: Transfer<P>) {
         let id = attempt.flow.transfer;
         if attempt.way() == Way::In {
-            // Streams may overtake the answer.
+            // Streams may overtake the answer to the ask.
             cx.act(Action::Receive(attempt.flow.clone()));
         }
         self.transfers.insert(id, attempt);
@@ -68,7 +68,7 @@ impl<P: Planner> Flows<P> {
     }
 }
 
-/// What the agent reports of data streams.
+/// Reports of the agent about data streams.
 impl<P: Planner> Flows<P> {
     pub(crate) fn stream_sent(&mut self, cx: &mut Context<P>, id: TransferId, bytes: u64) {
         self.moving(cx, id);
@@ -142,7 +142,7 @@ impl<P: Planner> Flows<P> {
         }
     }
 
-    /// No byte of this transfer is read or placed any more, and none will be.
+    /// Ends a stopped transfer, of which no byte is read or placed any more.
     pub(crate) fn fenced(&mut self, cx: &mut Context<P>, id: TransferId) {
         let known = self.transfers.get(&id);
         if let Some(why) = known.and_then(Transfer::why).cloned() {
@@ -151,9 +151,9 @@ impl<P: Planner> Flows<P> {
     }
 }
 
-/// What peers say of transfers.
+/// Messages of peers about transfers.
 impl<P: Planner> Flows<P> {
-    /// Takes a message about a transfer. One that is not of this connection, or is over, is no more than an echo.
+    /// Handles a message about a transfer. It is ignored if the transfer is over or belongs to another connection.
     pub(crate) fn on_message(&mut self, cx: &mut Context<P>, conn: ConnId, id: TransferId, message: Message) {
         let transfer = self.transfers.get_mut(&id);
         let transfer = transfer.filter(|t| t.flow.conn == conn && !t.is_fencing());
@@ -167,7 +167,7 @@ impl<P: Planner> Flows<P> {
                 self.end(cx, id, Why::Refused(refusal), false);
             }
             (Message::Abort { failure, .. }, _) => self.fail(cx, id, failure, false),
-            // What else a transfer may wait for a peer cannot know.
+            // A peer cannot know about the other waits.
             (Message::Waiting { on, .. }, _) if !on.is_told() => {}
             (Message::Waiting { on, .. }, Role::Destination(_)) => {
                 t.waiting = Some(on);
@@ -215,9 +215,10 @@ impl<P: Planner> Flows<P> {
     }
 }
 
-/// The data source's progress.
+/// Progress of data sources.
 impl<P: Planner> Flows<P> {
-    /// Begins to read, once the prefill is over or layer by layer; `ready` is what is there of the layers.
+    /// Begins to read, if the prefill is over or layers are read one by one. `ready` lists the tokens of each layer
+    /// that are ready.
     pub(crate) fn read_if_ready(&mut self, cx: &mut Context<P>, id: TransferId, ready: Vec<(u32, u64)>) {
         let Some(t) = self.transfers.get_mut(&id) else {
             return;
@@ -264,11 +265,11 @@ impl<P: Planner> Flows<P> {
         }
     }
 
-    /// Tells a peer that waits for our prefill that it is worth it.
+    /// Tells a peer that waits for the prefill that this agent is still working on it.
     pub(crate) fn heartbeat(&mut self, cx: &mut Context<P>, id: TransferId) {
         let transfer = self.transfers.get(&id);
         if let Some(t) = transfer.filter(|t| t.waits_for_prefill()) {
-            // Reading layer by layer stands still without the engine's fault or the peer's.
+            // Waiting for the prefill is no fault of the peer or the transfer, so it must not count as a stall.
             cx.timers.clear(&Timer::Stall(id));
             cx.after(cx.options.heartbeat, Timer::Heartbeat(id));
             let on = Awaited::Prefill;
@@ -276,7 +277,7 @@ impl<P: Planner> Flows<P> {
         }
     }
 
-    /// Commits what has been read: its lease is alive at this moment.
+    /// Commits a transfer that was read completely. Its lease is alive at this moment.
     pub(crate) fn commit(&mut self, cx: &mut Context<P>, id: TransferId) {
         let Some(t) = self.transfers.get_mut(&id) else {
             return;
@@ -292,9 +293,10 @@ impl<P: Planner> Flows<P> {
     }
 }
 
-/// How an attempt ends.
+/// The end of attempts.
 impl<P: Planner> Flows<P> {
-    /// Something that a destination waits for is `taken`, or not as it must be. It may be the last.
+    /// Lands a destination's transfer if it is complete, after a stream or the commit was taken. Fails it if `taken` is
+    /// an error.
     fn land_if_whole(&mut self, cx: &mut Context<P>, id: TransferId, taken: Result<(), Failure>) {
         self.moving(cx, id);
         let outcome = || self.transfers.get(&id).and_then(Transfer::outcome);
@@ -305,7 +307,7 @@ impl<P: Planner> Flows<P> {
         }
     }
 
-    /// Ends a transfer with success, which its source is told where we are the destination.
+    /// Ends a transfer with success. As its destination, tells the source.
     pub(crate) fn land(&mut self, cx: &mut Context<P>, id: TransferId) -> Option<Transfer<P>> {
         let t = self.transfers.remove(&id)?;
         if t.way() == Way::In {
@@ -323,7 +325,7 @@ impl<P: Planner> Flows<P> {
         }
     }
 
-    /// Fails what was on a connection that is lost.
+    /// Fails the transfers of a lost connection.
     pub(crate) fn disconnected(&mut self, cx: &mut Context<P>, conn: ConnId) {
         let dead = self.all().filter(|t| t.flow.conn == conn);
         let dead: Vec<_> = dead.map(|t| t.flow.transfer).collect();
@@ -332,7 +334,7 @@ impl<P: Planner> Flows<P> {
         }
     }
 
-    /// Fails a transfer: first the fence, then the consequences.
+    /// Fails a transfer: fences it first, and reports the consequences after that. `tell` sends an abort to the peer.
     pub(crate) fn fail(&mut self, cx: &mut Context<P>, id: TransferId, failure: Failure, tell: bool) {
         self.end(cx, id, Why::Failed(failure), tell);
     }
@@ -342,7 +344,7 @@ impl<P: Planner> Flows<P> {
         let Some(t) = transfer.filter(|t| !t.is_fencing()) else {
             return;
         };
-        // What has been read and committed is out of the lease's hands.
+        // After the commit, the end of the lease no longer matters to the transfer.
         let lease_ended = matches!(why, Why::Failed(Failure::LeaseEnded { .. }));
         if lease_ended && t.phase == Phase::Committed {
             return;
@@ -364,17 +366,17 @@ impl<P: Planner> Flows<P> {
         }
     }
 
-    /// Memory does not end what it was asked to do for a transfer, which may have been stopped by now: fails it, and tells whoever
-    /// has its blocks.
+    /// Fails a transfer, which may have been stopped already, because memory does not finish its work. Reports that to
+    /// the owner of the blocks.
     pub(crate) fn device_stalled(&mut self, cx: &mut Context<P>, id: TransferId) {
         self.fail(cx, id, Failure::DeviceStalled, true);
         self.stall_fence(cx, id);
     }
 
-    /// Memory takes too long to be done with a transfer that was stopped.
+    /// Handles a transfer that was not fenced in time.
     pub(crate) fn fence_late(&mut self, cx: &mut Context<P>, id: TransferId) {
         if let Some(t) = self.transfers.get_mut(&id) {
-            // A process that was stopped for a while may be late itself: the fence may be through, and not heard of yet.
+            // If this process was stopped for a while, the fence may have come and not been read yet.
             if !std::mem::replace(&mut t.is_fence_late, true) {
                 return cx.after(FENCE_GRACE, Timer::Fence(id));
             }
@@ -382,7 +384,7 @@ impl<P: Planner> Flows<P> {
         }
     }
 
-    /// Tells, once, that a transfer that was stopped may still touch its blocks.
+    /// Reports, once, that a stopped transfer may still use its blocks.
     fn stall_fence(&mut self, cx: &mut Context<P>, id: TransferId) {
         if let Some(t) = self.transfers.get_mut(&id)
             && !std::mem::replace(&mut t.stalled, true)
@@ -391,7 +393,7 @@ impl<P: Planner> Flows<P> {
         }
     }
 
-    /// Nothing of the transfer is under way any more.
+    /// Removes a transfer of which nothing is in progress any more.
     fn gone(&mut self, cx: &mut Context<P>, id: TransferId, why: Why) {
         cx.timers.clear(&Timer::Fence(id));
         if let Some(t) = self.transfers.remove(&id) {
@@ -405,7 +407,7 @@ fn clear_timers<P: Planner>(cx: &mut Context<P>, id: TransferId) {
     cx.timers.clear(&Timer::Heartbeat(id));
 }
 
-/// Refuses what a peer has asked for.
+/// Refuses an ask of a peer.
 pub(crate) fn refuse<P: Planner>(cx: &mut Context<P>, conn: ConnId, transfer: TransferId, refusal: Refusal) {
     cx.send(conn, Message::Refused { transfer, refusal });
 }

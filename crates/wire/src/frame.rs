@@ -1,23 +1,21 @@
-//! Frames: how control messages lie in a byte stream.
+//! Frames: the encoding of control messages in a byte stream.
 //!
-//! A frame is a `u32` length (little endian, of what follows), a version byte, and the
-//! [`Envelope`] in postcard. It is at most [`MAX_FRAME`] bytes long, its length included, and holds
-//! nothing behind the envelope. Whatever is wrong with a frame ends the connection: a stream that
-//! has lost its frames cannot find them again.
+//! A frame is a `u32` length (little endian, of everything after it), a version byte, and the [`Envelope`] in postcard.
+//! It has at most [`MAX_FRAME`] bytes, including its length, and ends with the envelope. Any fault of a frame ends the
+//! connection, since the reader cannot find the next frame any more.
 
 use bytes::{Buf, Bytes, BytesMut};
 
 use crate::message::Envelope;
 
-/// Longest frame in bytes, its length included.
+/// The longest frame in bytes, including its length field.
 pub const MAX_FRAME: usize = 64 * 1024;
 
-/// The version byte.
 const VERSION: u8 = 1;
 
 const LENGTH: usize = size_of::<u32>();
 
-/// Why bytes are not frames, or a message does not fit one.
+/// The reason why bytes are not a frame, or a message does not fit into one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say what each is")]
@@ -34,7 +32,7 @@ pub enum FrameError {
     Trailing { bytes: usize },
 }
 
-/// The frame of a message.
+/// Encodes a message as a frame.
 pub fn encode(envelope: &Envelope) -> Result<Bytes, FrameError> {
     let frame = vec![0, 0, 0, 0, VERSION];
     let mut frame = postcard::to_extend(envelope, frame).map_err(|_| FrameError::Message)?;
@@ -46,7 +44,7 @@ pub fn encode(envelope: &Envelope) -> Result<Bytes, FrameError> {
     Ok(frame.into())
 }
 
-/// Reads what follows a frame's length.
+/// Decodes a frame without its length field.
 pub fn decode(body: &[u8]) -> Result<Envelope, FrameError> {
     let (&version, message) = body.split_first().ok_or(FrameError::Empty)?;
     if version != VERSION {
@@ -60,26 +58,26 @@ pub fn decode(body: &[u8]) -> Result<Envelope, FrameError> {
     }
 }
 
-/// Finds frames in a byte stream. Holds at most one frame and what came with its end; nothing is
-/// reserved for bytes that were only announced.
+/// Splits a byte stream into frames. It buffers at most one frame and the bytes that came with its end, and reserves
+/// nothing for bytes that were only announced.
 #[derive(Debug, Default)]
 pub struct FrameReader {
     bytes: BytesMut,
 }
 
 impl FrameReader {
-    /// A reader at the start of a stream.
+    /// Makes a reader for the start of a stream.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes bytes as they come. Ask for [`next`](Self::next) until there is none, before more.
+    /// Appends bytes of the stream. Call [`next`](Self::next) until it returns `None` before appending more.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// What follows the length of the next frame, if all of it is there: see [`decode`]. After an
-    /// error there are no more.
+    /// Returns the next frame without its length field, for [`decode`], if all of it has arrived. After an error the
+    /// reader must not be used further.
     #[allow(clippy::should_implement_trait, reason = "an iterator could not be fed in between")]
     pub fn next(&mut self) -> Option<Result<Bytes, FrameError>> {
         let body = match self.body() {
@@ -93,7 +91,8 @@ impl FrameReader {
         Some(Ok(self.bytes.split_to(body).freeze()))
     }
 
-    /// How many bytes are missing before more can be told: of the length, and then of the frame.
+    /// Returns the number of bytes that the next frame lacks, or that its length field lacks as long as that is
+    /// incomplete.
     pub fn missing(&self) -> usize {
         let whole = match self.body() {
             Ok(Some(body)) => LENGTH + body,
@@ -102,12 +101,12 @@ impl FrameReader {
         whole.saturating_sub(self.bytes.len())
     }
 
-    /// Whether the stream could end here: no frame has begun.
+    /// Returns whether the stream may end here, because no frame has begun.
     pub fn is_between_frames(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// How long the next frame is, without its length, once that is there.
+    /// Returns the length of the next frame without its length field, once that field has arrived.
     fn body(&self) -> Result<Option<usize>, FrameError> {
         let Some(length) = self.bytes.first_chunk::<LENGTH>() else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! What leases and jobs stand on: peers, transfers and paths.
+//! The parts that leases and jobs build on: peers, transfers and paths.
 
 use crate::context::Context;
 use crate::flows::Flows;
@@ -6,7 +6,7 @@ use crate::paths::Paths;
 use crate::peers::Peers;
 use crate::planner::Planner;
 
-/// The parts below leases and jobs, for as long as one of those works with them.
+/// Access to the parts below leases and jobs, for the duration of a call.
 pub(crate) struct Ground<'a, P: Planner> {
     pub(crate) cx: &'a mut Context<P>,
     pub(crate) peers: &'a mut Peers,

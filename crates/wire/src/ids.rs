@@ -1,13 +1,13 @@
-//! Names that live as long as the process.
+//! Ids that are unique within the process.
 
-/// Names a control connection for as long as the process lives. Given by the transport.
+/// Id of a control connection, unique within the process. The transport assigns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u64);
 
-/// Names a pull or a push for as long as the process lives.
+/// Id of a pull or a push, unique within the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub u64);
 
-/// Names a notice for as long as the process lives.
+/// Id of a notice, unique within the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NoticeId(pub u64);

@@ -1,4 +1,4 @@
-//! Jobs: what the holder of a ticket does, all its routes together.
+//! Jobs: pulls and pushes by the holder of a ticket, each with all its routes.
 //!
 //! ```text
 //!                  ┌──────────── pause ◄───────────┐
@@ -13,10 +13,10 @@
 //!                              notice Done  notice Cancel, to every rank's agent
 //! ```
 //!
-//! The job has succeeded only when every route of every local rank has landed, and it gives its
-//! blocks back only when no route has anything under way any more.
+//! A job succeeds only when every route of every local rank has landed, and it returns its blocks only when no route
+//! has anything in progress any more.
 //!
-//! A pull can have its owner push instead: then it opens its blocks, and waits (`invited.rs`).
+//! A pull can have the owner push instead: then it opens its blocks, and waits (`invited.rs`).
 
 mod check;
 mod invited;
@@ -54,32 +54,31 @@ pub use spec::{JobRefused, JobSpec};
 use invitees::Invitees;
 use route::{JobRoute, RouteState};
 
-/// A job under way. Memory: about 800 bytes, the ticket's claims, and 100 bytes for each route.
+/// A job in progress. Memory: about 800 bytes, the ticket's claims, and 100 bytes for each route.
 #[derive(Debug)]
 pub(crate) struct Job<P: Planner> {
     spec: JobSpec,
     claims: Claims,
     blocks: Held<P::Blocks>,
-    /// What its routes move by, once the owner's deployment is known and that is compiled.
+    /// The plan of its routes, once the owner's deployment is known and the plan is compiled.
     plan: Option<Arc<Planned<P::Plan>>>,
-    /// The routes of that plan.
     routes: Vec<JobRoute>,
-    /// Layers and tokens that are ready, by local rank (pushes only).
+    /// Used by pushes only: the number of ready tokens, by local rank and layer.
     progress: BTreeMap<(Rank, u32), u64>,
-    /// Whom it has invited to push, where it has no routes of its own.
+    /// The agents that it has invited to push. Such a job has no routes of its own.
     invited: Option<Invitees>,
     started: Moment,
-    /// When its first byte moved.
+    /// The time at which its first byte moved.
     moved: Option<Moment>,
-    /// Whether some owner has let us in: then there is something to cancel.
+    /// Whether an owner has admitted one of its transfers, so that there is something to cancel.
     admitted: bool,
     stop: Option<JobError>,
-    /// Whether memory has not been done with its blocks in time.
+    /// Whether memory did not finish its work on the blocks in time.
     stalled: bool,
 }
 
 impl<P: Planner> Job<P> {
-    /// A job that begins now. Where it `opens` anything, its owner pushes into that.
+    /// Makes a job that begins now. If it `opens` write leases, its owner pushes into them.
     pub(crate) fn new(
         now: Moment,
         spec: JobSpec,
@@ -103,19 +102,19 @@ impl<P: Planner> Job<P> {
         }
     }
 
-    /// Whether we connect to the agents of the ticket, where the ticket says that they are. Otherwise an agent is expected
-    /// to come back by itself: the one that has invited us, whose engine has chosen the ticket and proves nothing by it of
-    /// where others are, or in which life.
+    /// Returns whether this agent dials the agents of the ticket, at the addresses in it. It does not for an invited
+    /// push: the inviting engine chose that ticket, which therefore proves nothing about other agents' addresses or
+    /// lives. Those agents are expected to come back by themselves.
     fn dials(&self) -> bool {
         matches!(self.blocks, Held::Own(_))
     }
 
-    /// The agents that the job talks to now.
+    /// Returns the agents that the job talks to now.
     fn agents(&self) -> BTreeSet<&RankAddress> {
         self.agents_of(|_| true)
     }
 
-    /// Those without which it cannot go on.
+    /// Returns the agents that it still needs.
     fn needed(&self) -> BTreeSet<&RankAddress> {
         self.agents_of(|route| route.state != RouteState::Landed)
     }
@@ -132,13 +131,13 @@ impl<P: Planner> Job<P> {
         }
     }
 
-    /// Whether the job wants to stay connected to `agent`. Also where all is landed: an owner ends
-    /// the leases of a holder that it takes for lost.
+    /// Returns whether the job wants to stay connected to `agent`. That includes agents whose routes have all landed,
+    /// because an owner ends the leases of a holder that it considers lost.
     fn wants(&self, agent: &AgentId) -> bool {
         self.stop.is_none() && self.agents().iter().any(|address| address.agent == *agent)
     }
 
-    /// Whether nothing of it is under way any more, and nothing is left to do.
+    /// Returns whether nothing is in progress and nothing is left to do.
     fn is_over(&self) -> bool {
         match &self.invited {
             Some(invited) => invited.open.is_empty(),
@@ -147,13 +146,13 @@ impl<P: Planner> Job<P> {
         }
     }
 
-    /// Whether a job that has failed so has leases of the owner's to cancel.
+    /// Returns whether this failure of the job must cancel the owner's leases.
     fn cancels(&self, error: &JobError) -> bool {
         let keep = self.spec.keep_leases && *error != JobError::Cancelled;
         !keep && (self.admitted || !error.is_not_ours())
     }
 
-    /// Tells the agents of the ticket that it is given up.
+    /// Makes the notice that tells the ticket's agents that the job is given up.
     fn cancel(&self) -> News {
         let content = Some(self.spec.content);
         self.notify(NoticeKind::Cancel { content })
@@ -170,20 +169,20 @@ impl<P: Planner> Job<P> {
     }
 }
 
-/// All pulls and pushes of our own, and pushes that were invited here.
+/// All pulls and pushes of this agent, including invited pushes.
 #[derive(Debug)]
 pub(crate) struct Jobs<P: Planner> {
     jobs: BTreeMap<JobId, Job<P>>,
 }
 
-/// What there is.
+/// Access to jobs.
 impl<P: Planner> Jobs<P> {
     pub(crate) fn new() -> Self {
         let jobs = BTreeMap::new();
         Self { jobs }
     }
 
-    /// How many keep their blocks since memory is not done with them.
+    /// Returns the number of jobs that keep their blocks because memory does not finish its work.
     pub(crate) fn stalled(&self) -> usize {
         self.jobs.values().filter(|job| job.stalled).count()
     }
@@ -200,7 +199,7 @@ impl<P: Planner> Jobs<P> {
         self.jobs.values().any(|job| job.wants(agent))
     }
 
-    /// Where to connect to an agent, if a job is to.
+    /// Returns the address at which to dial an agent, if a job wants that.
     pub(crate) fn dials(&self, agent: &AgentId) -> Option<&RankAddress> {
         let dialling = self.jobs.values();
         let dialling = dialling.filter(|job| job.dials() && job.wants(agent));
@@ -213,7 +212,7 @@ impl<P: Planner> Jobs<P> {
         jobs.map(|(id, _)| *id).collect()
     }
 
-    /// What a pull or a push waits for.
+    /// Returns what a pull or a push waits for.
     pub(crate) fn awaits(&self, cx: &Context<P>, peers: &Peers, flows: &Flows<P>, id: JobId) -> Option<Waiting> {
         let job = self.jobs.get(&id)?;
         let (agent, transfer, idle) = match &job.invited {
@@ -231,15 +230,16 @@ impl<P: Planner> Jobs<P> {
             None if peers.connection(agent).is_none() => Awaited::Connection,
             None => idle,
         };
-        // The ticket's address may not have been asked: the agent has come by itself, or is still sought where it was before.
+        // The ticket's address may not have been dialled: the agent may have connected by itself, or still be dialled
+        // at an earlier address.
         let asked = peers.address(agent).filter(|_| on != Awaited::Plan);
         Some(Waiting { on, agent: agent.clone(), address: asked.map(shown) })
     }
 }
 
-/// How jobs begin and go on.
+/// Beginning and continuing jobs.
 impl<P: Planner> Jobs<P> {
-    /// Begins a job. It goes on when it is [advanced](Self::advance).
+    /// Adds a job. It makes no progress until it is [advanced](Self::advance).
     pub(crate) fn begin(&mut self, g: &mut Ground<'_, P>, id: JobId, job: Job<P>) {
         if job.dials() {
             for address in job.agents() {
@@ -261,27 +261,27 @@ impl<P: Planner> Jobs<P> {
         self.finish_if_over(g.cx, id);
     }
 
-    /// A plan is compiled, or cannot be: what waits for it goes on, or is over.
+    /// Resumes or ends the jobs that wait for a plan, which is compiled or cannot be.
     pub(crate) fn compiled(&mut self, g: &mut Ground<'_, P>, ask: &PlanAsk, outcome: Result<(), &Text>) {
         let waits = |job: &Job<P>| job.waits_for(ask);
         for id in self.like(waits) {
             match outcome {
                 Ok(()) => self.advance(g, id),
-                // Its last connection was lost meanwhile. With the next, it is asked for again.
+                // The last connection to the owner was lost meanwhile. The next one has the plan compiled again.
                 Err(_) if g.cx.planner.ranks(&ask.peer).is_none() => {}
                 Err(why) => self.stop(g, id, JobError::Plan { why: why.clone() }),
             }
         }
     }
 
-    /// An agent is connected: whatever wants it goes on.
+    /// Resumes the jobs that want an agent, which has connected.
     pub(crate) fn agent_up(&mut self, g: &mut Ground<'_, P>, agent: &AgentId) {
         for id in self.like(|job| job.wants(agent)) {
             self.advance(g, id);
         }
     }
 
-    /// `agent` cannot be reached, or does not talk to us, so that waiting for it is over.
+    /// Stops the jobs that need `agent`, which cannot be reached or does not talk to us.
     pub(crate) fn stop_all_that_need(&mut self, g: &mut Ground<'_, P>, agent: &AgentId, error: &JobError) {
         let needs = |job: &Job<P>| job.needed().iter().any(|address| address.agent == *agent);
         for id in self.like(needs) {
@@ -289,21 +289,21 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
-    /// An owner has let a job in, though it has to wait.
+    /// Records that an owner has admitted a job, even if it must still wait.
     pub(crate) fn admitted(&mut self, id: JobId) {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.admitted = true;
         }
     }
 
-    /// Bytes of a job are about to move.
+    /// Records that bytes of a job are about to move.
     pub(crate) fn moves(&mut self, cx: &Context<P>, id: JobId) {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.moved.get_or_insert(cx.now);
         }
     }
 
-    /// A job takes longer than it may.
+    /// Stops a job whose time is over.
     pub(crate) fn timed_out(&mut self, g: &mut Ground<'_, P>, id: JobId) {
         if let Some(job) = self.jobs.get(&id) {
             let timeout = job.spec.timeout;
@@ -312,7 +312,7 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
-    /// Ends a job without success: as soon as nothing of it is under way any more. The first reason stays.
+    /// Ends a job without success, as soon as nothing of it is in progress any more. The first reason stays.
     pub(crate) fn stop(&mut self, g: &mut Ground<'_, P>, id: JobId, error: JobError) {
         let job = self.jobs.get_mut(&id);
         let Some(job) = job.filter(|job| job.stop.is_none()) else {
@@ -329,7 +329,8 @@ impl<P: Planner> Jobs<P> {
         self.finish_if_over(g.cx, id);
     }
 
-    /// The device of a rank is lost, and with it what the blocks of some jobs held. Invited pushes end with their leases.
+    /// Stops the jobs of a rank whose device is lost, and the blocks' contents with it. Invited pushes end with their
+    /// leases.
     pub(crate) fn lose(&mut self, g: &mut Ground<'_, P>, rank: Rank) {
         let own = |job: &Job<P>| matches!(job.blocks, Held::Own(_));
         for id in self.like(|job| own(job) && job.spec.ranks.contains(&rank)) {
@@ -337,7 +338,7 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
-    /// Memory of a rank does not end what it does for a job: the job fails now, and ends when the memory is done after all.
+    /// Fails a job because memory of a rank does not finish its work. The job ends when the memory is done after all.
     pub(crate) fn stall(&mut self, g: &mut Ground<'_, P>, id: JobId, rank: Rank) {
         self.stop(g, id, JobError::DeviceStalled { rank });
         let job = self.jobs.get_mut(&id);
@@ -345,7 +346,7 @@ impl<P: Planner> Jobs<P> {
             return;
         };
         job.stalled = true;
-        // The agents of the ticket hear of it now: the end may never come.
+        // The agents of the ticket are told now: the end may never come.
         if job.stop.as_ref().is_some_and(|error| job.cancels(error)) {
             g.cx.tell(job.cancel());
         }
@@ -358,7 +359,7 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
-    /// Ends a job that is over.
+    /// Removes a job that is over, and reports its result.
     fn finish_if_over(&mut self, cx: &mut Context<P>, id: JobId) {
         if !self.jobs.get(&id).is_some_and(Job::is_over) {
             return;
@@ -370,10 +371,10 @@ impl<P: Planner> Jobs<P> {
         cx.timers.clear(&Timer::Away(id));
         cx.jobs.remove(job.claims.set, &job.spec.ranks);
         let error = job.stop.take();
-        let told = match &error {
-            // It was told when its memory stalled.
+        let notice = match &error {
+            // A stalled job told the agents when its memory stalled.
             Some(error) => (!job.stalled && job.cancels(error)).then(|| job.cancel()),
-            // Where the owner has pushed, every write lease has been told so.
+            // If the owner has pushed, its own write leases have told it so.
             None => job.invited.is_none().then(|| {
                 let ranks = job.spec.ranks.iter().copied().collect();
                 let content = job.spec.content;
@@ -402,8 +403,8 @@ impl<P: Planner> Jobs<P> {
             }
             Held::Of(BlocksOf::Job(_)) => {}
         }
-        if let Some(news) = told {
-            cx.tell(news);
+        if let Some(notice) = notice {
+            cx.tell(notice);
         }
     }
 }

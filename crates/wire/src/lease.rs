@@ -4,20 +4,18 @@
 //! ticket reads the blocks; under a [`Push`](Direction::Push) lease (a *write lease*) it writes them.
 //! Either way the rules are these:
 //!
-//! - **First use binds.** The first admitted use ties the lease to one deployment and incarnation,
-//!   its *holder*. Anybody else is refused, ticket or not.
-//! - **A running transfer pins.** A pinned lease outlives its time to live, up to its hard bound.
-//!   Nothing outlives the hard bound.
-//! - **Pulled or pushed.** A lease that its holder wants pushed is not pulled from as well,
-//!   goes to one set of blocks, and ends with that push, however it goes.
-//! - **Ending takes two steps where it is pinned.** The table has transfers fenced, they are stopped and unpinned, and
-//!   only then does the lease end and give the blocks.
-//!   From the first step on the lease is not alive: nothing commits.
-//! - **A lease ends once**, for one reason ([`LeaseEnd`]), and its blocks are given back
-//!   with that event, by value.
-//! - **Only the owner's monotonic clock ends a lease.** No time of another machine is compared.
+//! - **First use binds.** The first admitted use ties the lease to one deployment and incarnation, its *holder*. Every
+//!   other agent is refused, even with the ticket.
+//! - **A running transfer pins.** A pinned lease outlives its time to live, up to its hard bound. Nothing outlives the
+//!   hard bound.
+//! - **Pulled or pushed.** A lease that its holder wants pushed cannot be pulled from as well. It is pushed to one set
+//!   of blocks, and ends with that push, whatever its outcome.
+//! - **A pinned lease ends in two steps.** The table first has its transfers fenced. When they are stopped and
+//!   unpinned, the lease ends and returns its blocks. From the first step on the lease is not alive: nothing commits.
+//! - **A lease ends once**, for one reason ([`LeaseEnd`]), and its blocks are returned with that event, by value.
+//! - **Only the owner's monotonic clock ends a lease.** Times of other machines are never compared.
 //!
-//! What a lease is used *for*, messages and streams, is not known here; see [`crate`].
+//! This module does not know what a lease is used *for*, that is, messages and streams; see [`crate`].
 
 mod record;
 mod table;
@@ -33,7 +31,7 @@ use transload_plan::ids::{AgentId, DeploymentDigest, Direction, Incarnation, Lea
 
 pub(crate) use table::{LeaseTable, MAX_LAYERS};
 
-/// Names one lease: the set, and the rank whose blocks it holds.
+/// Identifies a lease: the set, and the rank whose blocks it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LeaseKey {
     /// The lease set of the request.
@@ -48,20 +46,20 @@ impl fmt::Display for LeaseKey {
     }
 }
 
-/// Why a lease ended.
+/// The reason why a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum LeaseEnd {
-    /// Every rank of the holder said that it is done. Of a push: and everything has landed.
+    /// Every rank of the holder said that it is done. For a push, everything has landed too.
     Completed,
     /// The owner or the holder gave up.
     Cancelled,
-    /// Its time was over.
+    /// Its time to live or its hard bound was over.
     Expired,
-    /// The holder restarted, or was away for longer than the grace.
+    /// The holder restarted, or was disconnected for longer than the grace period.
     PeerLost,
-    /// The device that has the blocks was lost.
+    /// The device that holds the blocks was lost.
     DeviceLost,
-    /// The device that has the blocks does not end what it was asked to do with them.
+    /// The device that holds the blocks did not finish its work on them in time.
     DeviceStalled,
 }
 
@@ -78,39 +76,40 @@ impl fmt::Display for LeaseEnd {
     }
 }
 
-/// What to keep, for how long, and under which content.
+/// Describes a lease: the blocks' content, and how long they are kept.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseSpec {
-    /// Set and rank.
+    /// The set and the rank.
     pub key: LeaseKey,
     /// Whether the holder reads the blocks or writes them.
     pub direction: Direction,
-    /// What the blocks hold once the prefill is finished, or shall hold once pushed.
+    /// The content of the blocks once the prefill is finished, or once they are pushed.
     pub content: ContentDigest,
-    /// First token that moves. Of a pull any token from here on can be asked for; a push moves
-    /// exactly `start..valid_tokens`.
+    /// The first token that moves. A pull may ask for any tokens from here on; a push moves exactly
+    /// `start..valid_tokens`.
     pub start: u64,
-    /// How many tokens are valid in the end, counted from position 0.
+    /// The number of tokens that will be valid in the end, counted from position 0.
     pub valid_tokens: u64,
-    /// How long the lease lives without being renewed or used.
+    /// The time that the lease lives without being renewed or used.
     pub ttl: Duration,
-    /// How long after the opening (or after the owner's last renewal) a transfer can keep it alive.
+    /// The longest time for which transfers can keep the lease alive, counted from its opening or the owner's last
+    /// renewal.
     pub hard_bound: Duration,
-    /// Whether the blocks hold everything already. Otherwise [`Machine::ready`](crate::Machine::ready) tells how far
-    /// the prefill has come, and [`finish_prefill`](crate::Machine::finish_prefill) that it is over. Of a push: true.
+    /// Whether the blocks hold everything already; always true for a push. Otherwise
+    /// [`Machine::ready`](crate::Machine::ready) reports the progress of the prefill, and
+    /// [`finish_prefill`](crate::Machine::finish_prefill) its end.
     pub prefilled: bool,
 }
 
-/// Bounds of an agent's leases.
+/// Limits of an agent's leases.
 #[derive(Clone, Debug)]
 pub struct LeaseLimits {
-    /// Most leases that are open at a time. A lease takes about 500 bytes and 150 more for each
-    /// rank of its holder.
+    /// The most open leases. A lease takes about 500 bytes, and 150 more for each rank of its holder.
     pub leases: usize,
-    /// Of how many ended leases the table remembers how they ended, the latest ones: 72 bytes each.
-    /// A pull that comes later is told that the lease is unknown.
+    /// The number of ended leases whose end is remembered, the latest ones, at 72 bytes each. A pull from an older one
+    /// is told that the lease is unknown.
     pub ended: usize,
-    /// How long a holder may be away in the midst of its use before the lease ends as
+    /// How long a holder may be disconnected while it uses a lease before the lease ends as
     /// [`PeerLost`](LeaseEnd::PeerLost).
     pub peer_grace: Duration,
 }
@@ -121,7 +120,8 @@ impl Default for LeaseLimits {
     }
 }
 
-/// Whether the tokens from one on, up to so many, cover a request: any part of them for a pull, all of them for a push.
+/// Returns whether the token range `start..end` of a lease covers a request: a pull may ask for a part of it, a push
+/// must move all of it.
 pub(crate) fn covers(direction: Direction, (start, end): (u64, u64), request: &Request) -> bool {
     match direction {
         Direction::Pull => request.start >= start && request.end() <= end,
@@ -134,64 +134,64 @@ pub(crate) fn covers(direction: Direction, (start, end): (u64, u64), request: &R
 pub(crate) struct Holder {
     pub(crate) deployment: DeploymentDigest,
     pub(crate) incarnation: Incarnation,
-    /// How many ranks it has; each must say that it is done.
+    /// The number of its ranks, each of which must say that it is done.
     pub(crate) ranks: u32,
 }
 
-/// What somebody wants to do with a lease.
+/// A request to use a lease.
 #[derive(Clone, Debug)]
 pub(crate) struct LeaseUse<'a> {
-    /// The agent that asks, and the deployment it speaks for.
+    /// The agent that asks, and its deployment.
     pub(crate) agent: &'a AgentId,
     pub(crate) holder: Holder,
-    /// The rank of that deployment.
+    /// The rank of that deployment that reads or writes.
     pub(crate) rank: Rank,
-    /// Counts the attempts for this pair of ranks, from 1.
+    /// The number of the attempt for this pair of ranks, from 1.
     pub(crate) attempt: u32,
-    /// The transfer that is to pin the lease.
+    /// The transfer that would pin the lease.
     pub(crate) transfer: TransferId,
-    /// What the asker takes the content to be.
+    /// The content that the asker expects.
     pub(crate) content: ContentDigest,
     pub(crate) request: Request,
 }
 
-/// A holder's wish to have a lease's blocks pushed into its own; asked for as any [`LeaseUse`] is.
+/// A holder's request to have a lease's blocks pushed into its own. The fields are as in [`LeaseUse`].
 #[derive(Clone, Debug)]
 pub(crate) struct LeasePush<'a> {
     pub(crate) agent: &'a AgentId,
     pub(crate) holder: Holder,
-    /// What is to pin the lease while the push is under way.
+    /// The id that pins the lease during the push.
     pub(crate) pin: TransferId,
-    /// The set of the blocks that are to be written.
+    /// The set of the blocks that the push writes.
     pub(crate) into: LeaseSetId,
     pub(crate) content: ContentDigest,
     pub(crate) request: Request,
 }
 
-/// A holder's word that some of its ranks are done; said as a [`LeaseUse`] is asked for.
+/// A holder's statement that some of its ranks are done. The fields are as in [`LeaseUse`].
 #[derive(Clone, Debug)]
 pub(crate) struct LeaseDone<'a> {
     pub(crate) agent: &'a AgentId,
     pub(crate) holder: Holder,
     pub(crate) ranks: &'a [Rank],
     pub(crate) content: &'a ContentDigest,
-    /// Of a push, the ranks that must have written for these blocks to be whole; else none.
+    /// For a push, the ranks that must have written to make these blocks complete; otherwise empty.
     pub(crate) needed: &'a BTreeSet<Rank>,
 }
 
-/// Why a lease cannot be opened. The blocks are given back.
+/// A lease could not be opened. The error returns the blocks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("lease {key} cannot be opened: {reason}")]
 pub struct OpenError<B> {
-    /// Which lease.
+    /// The key of the lease.
     pub key: LeaseKey,
-    /// Why not.
+    /// The reason.
     pub reason: OpenFault,
-    /// What was to be leased.
+    /// The blocks that were to be leased.
     pub blocks: B,
 }
 
-/// What stands against opening a lease.
+/// The reason why a lease cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -199,13 +199,13 @@ pub enum OpenFault {
     /// A lease of this set and rank is open.
     #[error("it is open already")]
     Open,
-    /// There was such a lease, and a set is never used twice.
+    /// There was such a lease; a set is never used twice.
     #[error("it has ended already ({end})")]
     Ended { end: LeaseEnd },
     /// [`LeaseLimits::leases`] are open.
     #[error("{limit} leases are open, and no more are allowed")]
     TooMany { limit: usize },
-    /// The range of tokens is upside down.
+    /// The range of tokens ends before it begins.
     #[error("tokens from {start} on, but only {valid_tokens} are valid")]
     Tokens { start: u64, valid_tokens: u64 },
     /// The rank is not one of this agent's.
@@ -214,61 +214,61 @@ pub enum OpenFault {
     /// The agent is shutting down.
     #[error("the agent is shutting down")]
     ShuttingDown,
-    /// The device that has the memory of the rank was lost.
+    /// The device that holds the rank's memory was lost.
     #[error("the device of rank {rank} is lost")]
     DeviceLost { rank: Rank },
 }
 
-/// Why the owner cannot do something with its lease.
+/// The reason why an operation of the owner on its lease fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum LeaseError {
-    /// There is no such lease, or no more.
+    /// The lease is unknown, or has ended.
     #[error("no lease {key} is open")]
     NotOpen { key: LeaseKey },
-    /// More tokens are said to be ready than the lease was opened for.
+    /// More tokens were reported ready than the lease covers.
     #[error("{tokens} tokens of layer {layer} are said to be ready, but only {valid_tokens} are leased")]
     Tokens { layer: u32, tokens: u64, valid_tokens: u64 },
-    /// A layer's number is absurd.
+    /// The layer number is higher than any model's.
     #[error("layer {layer} is beyond the {limit} layers that progress is kept for")]
     Layer { layer: u32, limit: u32 },
 }
 
-/// Why a lease is not to be used so, or not by this peer.
+/// The reason why a use of a lease is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum UseError {
-    /// No such lease is known, now or lately.
+    /// The lease is not open, and its end is not remembered.
     Unknown,
     /// It has ended, or is ending.
     Ended { end: LeaseEnd },
     /// It is for the other direction.
     Direction { leased: Direction },
-    /// The blocks hold something else than was stated.
+    /// The blocks hold other content than was stated.
     Content,
-    /// It does not cover the tokens asked for, up to `asked`.
+    /// It does not cover the requested tokens, up to `asked`.
     Tokens { start: u64, valid_tokens: u64, asked: u64 },
     /// It is bound to another deployment, or to another life of it.
     Holder,
-    /// The rank is not one that the asker can speak for.
+    /// The asker may not speak for this rank.
     Rank { rank: Rank },
-    /// This rank has had it already.
+    /// This rank has used the lease already.
     Consumed { rank: Rank },
     /// The blocks are being pushed.
     Pushed,
-    /// A later attempt of this rank is known.
+    /// This rank has made a later attempt.
     Superseded { latest: u32 },
 }
 
-/// What the table tells its caller.
+/// Events that the table reports to its caller.
 #[derive(Debug)]
 pub(crate) enum LeaseEvent<B> {
-    /// Somebody with a ticket asks for the lease for the first time, or renews it: it is no longer unclaimed.
+    /// The lease was claimed: a ticket holder used or renewed it for the first time.
     Claimed { key: LeaseKey },
-    /// The lease is ending: stop these transfers, then [`unpin`](LeaseTable::unpin) each; or the push that has
-    /// pinned it, then say that it is [over](LeaseTable::push_over).
+    /// The lease is ending. Stop these transfers and [`unpin`](LeaseTable::unpin) each. If a push pins the lease, stop
+    /// that and report [`push_over`](LeaseTable::push_over).
     Fence { end: LeaseEnd, transfers: BTreeSet<TransferId> },
-    /// The lease has ended, nothing touches the blocks any more, and here they are.
+    /// The lease has ended, and nothing touches the returned blocks any more.
     Ended { key: LeaseKey, end: LeaseEnd, blocks: B },
 }
 

@@ -1,4 +1,4 @@
-//! The machine: everything that agents have to know of each other, without sockets or clock.
+//! The machine: the whole protocol of one agent, without sockets or clock.
 
 mod settle;
 
@@ -31,18 +31,18 @@ use crate::roles::Roles;
 use crate::stream::{StreamHeader, StreamTrailer};
 use crate::ticket::Ticket;
 
-/// The deployment's document is too long to be handed over.
+/// The deployment's document is too long to be sent to peers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the deployment document has {bytes} bytes, at most {MAX_DOCUMENT} are allowed")]
 pub struct DocumentTooLong {
-    /// Its length.
+    /// The document's length.
     pub bytes: usize,
 }
 
 /// The protocol of one agent: all its leases, transfers and jobs.
 ///
-/// Feed it with what happens, and after every call take the [`Action`]s until there are none.
-/// `P` knows plans, and what blocks are. See the [module](super) for the whole picture.
+/// Report every event to it, and after every call take the [`Action`]s until there are none. `P` knows the plans and
+/// the type of blocks. The [module](super) describes the whole protocol.
 #[derive(Debug)]
 pub struct Machine<P: Planner> {
     pub(crate) cx: Context<P>,
@@ -54,10 +54,10 @@ pub struct Machine<P: Planner> {
     notices: Notices,
 }
 
-/// How much of everything there is: for metrics, and for tests of the bounds.
+/// Counts of the machine's contents, for metrics and for tests of the limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauges {
-    /// Connections, welcome or not.
+    /// Control connections, whether welcome or not.
     pub sessions: usize,
     /// Agents that are connected or being connected to.
     pub agents: usize,
@@ -65,22 +65,22 @@ pub struct Gauges {
     pub leases: usize,
     /// Asks, notices and invitations that wait for their lease.
     pub early: usize,
-    /// Asks that wait for the fence of an earlier attempt, and whatever waits for a plan.
+    /// Asks that wait for the fence of an earlier attempt, and everything that waits for a plan.
     pub queued: usize,
-    /// Transfers, in either direction.
+    /// Transfers in both directions.
     pub transfers: usize,
-    /// Pulls and pushes of our own, and pushes that were invited.
+    /// Pulls and pushes of this agent, including invited pushes.
     pub jobs: usize,
-    /// Leases, jobs and transfers among these that memory has not been done with in time, and that keep their blocks.
+    /// Leases, jobs and transfers among these whose memory did not finish its work in time, and that keep their blocks.
     pub stalled: usize,
-    /// Notices that have not been heard by all.
+    /// Notices that some agent has not answered.
     pub notices: usize,
-    /// Deadlines.
+    /// Pending deadlines.
     pub timers: usize,
 }
 
 impl<P: Planner> Machine<P> {
-    /// A machine that knows no peer yet.
+    /// Makes a machine that knows no peer yet.
     pub fn new(identity: Identity, options: Options, planner: P) -> Result<Self, DocumentTooLong> {
         let bytes = identity.document.len();
         if bytes > MAX_DOCUMENT {
@@ -97,18 +97,18 @@ impl<P: Planner> Machine<P> {
         })
     }
 
-    /// What is to be done next. To be called until there is nothing, after every other call.
+    /// Returns the next action. Must be called until it returns `None`, after every other call.
     pub fn poll_action(&mut self) -> Option<Action<P::Blocks>> {
         self.cx.actions.pop_front()
     }
 
-    /// When [`on_deadline`](Self::on_deadline) has something to do.
+    /// Returns when [`on_deadline`](Self::on_deadline) must be called next.
     pub fn next_deadline(&self) -> Option<Moment> {
         let all = [self.cx.timers.next(), self.owner.next_deadline()];
         all.into_iter().flatten().min()
     }
 
-    /// The blocks of a lease or a job, as long as it has them.
+    /// Returns the blocks of a lease or a job, until it has returned them.
     pub fn blocks(&self, of: BlocksOf) -> Option<&P::Blocks> {
         let held = match of {
             BlocksOf::Lease(key) => self.owner.leases.blocks(&key)?,
@@ -120,34 +120,34 @@ impl<P: Planner> Machine<P> {
         }
     }
 
-    /// Takes what a transfer that is to begin moves by; nothing if it is over.
+    /// Takes the plan of a transfer that is about to begin. Returns `None` if the transfer is over.
     pub fn take_plan(&mut self, transfer: TransferId) -> Option<Arc<Planned<P::Plan>>> {
         self.flows.take_plan(transfer)
     }
 
-    /// What knows the deployments of peers.
+    /// Returns the planner, which knows the deployments of peers.
     pub fn planner(&self) -> &P {
         &self.cx.planner
     }
 
-    /// Who is at the other end of a connection, once that is known.
+    /// Returns the agent at the other end of a connection, once that is known.
     pub fn peer_agent(&self, conn: ConnId) -> Option<AgentId> {
         self.peers.agent(conn).cloned()
     }
 
-    /// Whether anything here waits for this agent, so that an idle connection must not be closed.
+    /// Returns whether anything waits for this agent, so that an idle connection to it must stay open.
     pub fn wants(&self, agent: &AgentId) -> bool {
         let mut transfers = self.flows.all();
         self.jobs.want(agent) || self.notices.want(agent) || transfers.any(|t| t.flow.agent == *agent)
     }
 
-    /// Whether nothing is under way: no lease, no transfer, no job, no notice.
+    /// Returns whether nothing is in progress: no lease, no transfer, no job, no notice.
     pub fn is_idle(&self) -> bool {
         let gauges = self.gauges();
         gauges.leases + gauges.early + gauges.queued == 0 && gauges.transfers + gauges.jobs + gauges.notices == 0
     }
 
-    /// How much of everything there is.
+    /// Counts the machine's contents.
     pub fn gauges(&self) -> Gauges {
         let (sessions, agents) = self.peers.counts();
         let (early, queued) = self.owner.waiting();
@@ -166,21 +166,21 @@ impl<P: Planner> Machine<P> {
     }
 }
 
-/// Time, and the end.
+/// Time and shutdown.
 impl<P: Planner> Machine<P> {
-    /// Does what is due.
+    /// Handles all deadlines that are due.
     pub fn on_deadline(&mut self, now: Moment) {
         self.enter(now, |m| {
             m.owner.on_deadline(&mut m.cx);
             while let Some(timer) = m.cx.timers.pop_due(now) {
                 m.on_timer(timer);
-                // What a timer has led to may be what the next one is about.
+                // The next timer may be about a consequence of this one.
                 m.settle();
             }
         });
     }
 
-    /// Takes nothing new from here on. What is under way goes on until it is over.
+    /// Stops taking anything new. Everything in progress continues until it is over.
     pub fn drain(&mut self, now: Moment) {
         self.enter(now, |m| {
             m.cx.draining = true;
@@ -188,14 +188,14 @@ impl<P: Planner> Machine<P> {
         });
     }
 
-    /// Ends every lease as cancelled and every job with [`JobError::ShuttingDown`]: the second step
-    /// of a shutdown, where draining takes too long.
+    /// Ends every lease as cancelled and every job with [`JobError::ShuttingDown`]. This is the second step of a
+    /// shutdown, if draining takes too long.
     pub fn give_up(&mut self, now: Moment) {
         self.drain(now);
         self.enter(now, |m| {
             let keys: Vec<_> = m.owner.leases.keys().copied().collect();
             for key in keys {
-                // One that is ending already is no error here.
+                // A lease that is ending already returns an error, which is harmless.
                 let _ = m.owner.leases.cancel(now, key);
             }
             for job in m.jobs.ids() {
@@ -205,10 +205,11 @@ impl<P: Planner> Machine<P> {
     }
 }
 
-/// What the transport reports of connections.
+/// Reports of the transport about connections.
 impl<P: Planner> Machine<P> {
-    /// A control connection is there. `service` and `roles` are from the peer's certificate; `dialled` is the
-    /// agent that was to be reached, where we have made it; `paths` are those that it may have. `conn` was never used before.
+    /// A control connection is established. `service` and `roles` are from the peer's certificate. `dialled` names the
+    /// agent that was dialled, unless the peer has connected. `paths` are the paths that the connection may use. `conn`
+    /// must be a new id.
     pub fn connected(
         &mut self,
         now: Moment,
@@ -225,17 +226,17 @@ impl<P: Planner> Machine<P> {
         });
     }
 
-    /// Nobody has answered what [`Action::Connect`] asked for in time.
+    /// An [`Action::Connect`] got no answer in time.
     pub fn connect_unanswered(&mut self, now: Moment, agent: &AgentId, why: impl Into<Text>) {
         self.not_connected(now, agent, NoConnection::Unanswered, why.into());
     }
 
-    /// No process is at the port that [`Action::Connect`] asked for.
+    /// An [`Action::Connect`] found the port closed: no process listens there.
     pub fn connect_refused(&mut self, now: Moment, agent: &AgentId, why: impl Into<Text>) {
         self.not_connected(now, agent, NoConnection::Closed, why.into());
     }
 
-    /// What [`Action::Connect`] asked for has failed otherwise.
+    /// An [`Action::Connect`] failed for another reason.
     pub fn connect_failed(&mut self, now: Moment, agent: &AgentId, why: impl Into<Text>) {
         self.not_connected(now, agent, NoConnection::Failed, why.into());
     }
@@ -252,7 +253,7 @@ impl<P: Planner> Machine<P> {
         self.enter(now, |m| m.peers.lost(&mut m.cx, conn));
     }
 
-    /// A message has come.
+    /// A message has arrived.
     pub fn on_message(&mut self, now: Moment, conn: ConnId, envelope: Envelope) {
         self.enter(now, |m| {
             let wanted = match &envelope.message {
@@ -265,7 +266,7 @@ impl<P: Planner> Machine<P> {
         });
     }
 
-    /// What [`Action::Compile`] asked for is compiled; or there is no such plan, and why.
+    /// An [`Action::Compile`] is done: the plan, or the reason why there is none.
     pub fn compiled(&mut self, now: Moment, ask: &PlanAsk, plan: Result<Planned<P::Plan>, impl Into<Text>>) {
         self.enter(now, |m| {
             let plan = plan.map(Arc::new).map_err(Into::into);
@@ -277,53 +278,53 @@ impl<P: Planner> Machine<P> {
         });
     }
 
-    /// The carrier of a path has something to tell of a connection.
+    /// The carrier of a path reports something about a connection.
     pub fn path_reported(&mut self, now: Moment, conn: ConnId, path: Path, report: Report) {
-        let told = |of: &mut dyn Negotiation, steps: &mut Steps| of.report(report, steps);
-        self.enter(now, |m| m.paths.negotiate(&mut m.cx, conn, path, told));
+        let pass_on = |of: &mut dyn Negotiation, steps: &mut Steps| of.report(report, steps);
+        self.enter(now, |m| m.paths.negotiate(&mut m.cx, conn, path, pass_on));
     }
 }
 
-/// What the agent reports of data streams.
+/// Reports of the agent about data streams.
 impl<P: Planner> Machine<P> {
-    /// Data source: a stream is written whole, trailer and all. Its memory is not read any more.
+    /// Data source: a stream is completely written, including its trailer. Its memory is no longer read.
     pub fn stream_sent(&mut self, now: Moment, transfer: TransferId, bytes: u64) {
         self.enter(now, |m| m.flows.stream_sent(&mut m.cx, transfer, bytes));
     }
 
-    /// Either side: a stream broke off, or cannot be had.
+    /// Both sides: a stream has broken off, or could not be opened.
     pub fn stream_failed(&mut self, now: Moment, transfer: TransferId, why: impl Into<Text>) {
         let why = why.into();
         self.enter(now, |m| m.flows.stream_failed(&mut m.cx, transfer, why));
     }
 
-    /// Either side: so many bytes of a transfer have moved by now. To be called now and then, once a second will do.
+    /// Both sides: this many bytes of a transfer have moved so far. To be called about once a second.
     pub fn moved(&mut self, now: Moment, transfer: TransferId, bytes: u64) {
         self.enter(now, |m| m.flows.moved(&mut m.cx, transfer, bytes));
     }
 
-    /// Data destination: a stream from `agent` wants in. Only once it is admitted may it place
-    /// bytes, and only within what its header says.
+    /// Data destination: decides about a stream from `agent`. The stream may place bytes only after it is admitted, and
+    /// only within the range in its header.
     pub fn admit(&mut self, now: Moment, agent: &AgentId, header: &StreamHeader) -> Result<(), StreamRefusal> {
         self.enter(now, |m| m.flows.admit(&mut m.cx, agent, header))
     }
 
-    /// Data destination: a stream that was admitted has ended, and all its bytes are placed. `crc`
-    /// is of the bytes as they arrived.
+    /// Data destination: an admitted stream has ended, and all its bytes are placed. `crc` is computed over the bytes
+    /// that arrived.
     pub fn stream_arrived(&mut self, now: Moment, header: &StreamHeader, trailer: &StreamTrailer, crc: u32) {
         self.enter(now, |m| m.flows.stream_arrived(&mut m.cx, header, trailer, crc));
     }
 
-    /// Either side: what [`Action::Fence`] asked for is done. No byte of this transfer is read
-    /// or placed any more, and none will be.
+    /// Both sides: an [`Action::Fence`] is done. None of the transfer's bytes is read or placed any more.
     pub fn fenced(&mut self, now: Moment, transfer: TransferId) {
         self.enter(now, |m| m.flows.fenced(&mut m.cx, transfer));
     }
 }
 
-/// What the agent reports of devices.
+/// Reports of the agent about devices.
 impl<P: Planner> Machine<P> {
-    /// The device that has the memory of a rank is lost, for good. Its leases and jobs end, and there are no new ones.
+    /// The device that holds a rank's memory is lost, for good. The rank's leases and jobs end, and it takes no new
+    /// ones.
     pub fn device_lost(&mut self, now: Moment, rank: Rank) {
         self.enter(now, |m| {
             m.cx.lost.insert(rank);
@@ -333,22 +334,22 @@ impl<P: Planner> Machine<P> {
         });
     }
 
-    /// Either side: a device stands still, so that a transfer cannot begin. Nothing of it is under way.
+    /// Both sides: a transfer cannot begin because its device is stalled. Nothing of it is in progress.
     pub fn device_unready(&mut self, now: Moment, transfer: TransferId) {
         let failure = Failure::DeviceStalled;
         self.enter(now, |m| m.flows.fail(&mut m.cx, transfer, failure, true));
     }
 
-    /// Either side: what a device was asked to do for a transfer does not come to an end. Its lease or job fails, and keeps its
-    /// blocks until [`fenced`](Self::fenced). To be told once or more.
+    /// Both sides: a device does not finish its work for a transfer. The lease or job fails, and keeps its blocks until
+    /// [`fenced`](Self::fenced). May be called repeatedly.
     pub fn device_stalled(&mut self, now: Moment, transfer: TransferId) {
         self.enter(now, |m| m.flows.device_stalled(&mut m.cx, transfer));
     }
 }
 
-/// What the owner of leases does.
+/// Operations of the owner of leases.
 impl<P: Planner> Machine<P> {
-    /// Opens a lease. From here on the blocks belong to it, until [`Action::LeaseEnded`].
+    /// Opens a lease. It owns the blocks until [`Action::LeaseEnded`].
     pub fn lease(&mut self, now: Moment, spec: LeaseSpec, blocks: P::Blocks) -> Result<(), OpenError<P::Blocks>> {
         self.enter(now, |m| {
             let (mut g, owner, ..) = m.parts();
@@ -370,7 +371,7 @@ impl<P: Planner> Machine<P> {
         Ok(())
     }
 
-    /// The prefill is over: everything is ready.
+    /// The prefill is over, and everything is ready.
     pub fn finish_prefill(&mut self, now: Moment, key: LeaseKey) -> Result<(), LeaseError> {
         self.enter(now, |m| {
             if !m.owner.leases.finish_prefill(key)? {
@@ -387,20 +388,20 @@ impl<P: Planner> Machine<P> {
         })
     }
 
-    /// Lets a lease live on for `ttl` from now at least.
+    /// Extends a lease to at least `ttl` from now.
     pub fn renew(&mut self, now: Moment, key: LeaseKey, ttl: Duration) -> Result<(), LeaseError> {
         self.enter(now, |m| m.owner.leases.renew(now, key, ttl))
     }
 
-    /// Gives a lease up. It is over when [`Action::LeaseEnded`] says so.
+    /// Cancels a lease. [`Action::LeaseEnded`] reports its end.
     pub fn cancel_lease(&mut self, now: Moment, key: LeaseKey) -> Result<(), LeaseError> {
         self.enter(now, |m| m.owner.leases.cancel(now, key))
     }
 }
 
-/// What the holder of a ticket does.
+/// Operations of the holder of a ticket.
 impl<P: Planner> Machine<P> {
-    /// Begins to pull or to push. From here on the blocks belong to that, until [`Action::JobDone`].
+    /// Begins a pull or a push. It owns the blocks until [`Action::JobDone`].
     pub fn start(&mut self, now: Moment, spec: JobSpec, blocks: P::Blocks) -> Result<JobId, JobRefused<P::Blocks>> {
         self.enter(now, |m| m.try_start(spec, blocks))
     }
@@ -425,7 +426,7 @@ impl<P: Planner> Machine<P> {
         };
         let id = JobId(g.cx.next_number());
         g.cx.jobs.add(claims.set, &spec.ranks);
-        // What it opens ends it in time, where it opens anything.
+        // Write leases have the same time limit, and end the job when it is over.
         if opens.is_empty() {
             g.cx.after(spec.timeout, Timer::Job(id));
         }
@@ -438,13 +439,13 @@ impl<P: Planner> Machine<P> {
         Ok(id)
     }
 
-    /// Of a push: the first `tokens` tokens of a layer are ready to be read.
+    /// The first `tokens` tokens of a layer are ready to be read. Used by pushes only.
     pub fn job_ready(&mut self, id: JobId, rank: Rank, layer: u32, tokens: u64) {
         let (mut g, _, jobs, _) = self.parts();
         jobs.ready(&mut g, id, rank, layer, tokens);
     }
 
-    /// Of a push: everything is ready to be read.
+    /// Everything is ready to be read. Used by pushes only.
     pub fn job_prefilled(&mut self, now: Moment, id: JobId) {
         self.enter(now, |m| {
             let (mut g, _, jobs, _) = m.parts();
@@ -452,13 +453,13 @@ impl<P: Planner> Machine<P> {
         });
     }
 
-    /// Gives a job up. It is over when [`Action::JobDone`] says so.
+    /// Cancels a job. [`Action::JobDone`] reports its end.
     pub fn cancel_job(&mut self, now: Moment, id: JobId) {
         self.enter(now, |m| m.stop(id, JobError::Cancelled));
     }
 
-    /// Gives up what a ticket stands for, where no job has begun: a request that was aborted before
-    /// it was scheduled. With `content`, only leases of that content are cancelled.
+    /// Cancels the leases of a ticket for which no job has begun, such as when a request is aborted before it is
+    /// scheduled. With `content`, only leases of that content are cancelled.
     pub fn cancel_ticket(
         &mut self,
         now: Moment,
@@ -468,8 +469,8 @@ impl<P: Planner> Machine<P> {
         self.tell_owner(now, ticket, NoticeKind::Cancel { content })
     }
 
-    /// Asks the owner to let the leases live for `ttl` from then at least: for a request that has to
-    /// wait before it can pull.
+    /// Asks the owner to extend the leases to at least `ttl` from then, for a request that must wait before it can
+    /// pull.
     pub fn renew_ticket(&mut self, now: Moment, ticket: &Ticket, ttl: Duration) -> Result<NoticeId, JobError> {
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         self.tell_owner(now, ticket, NoticeKind::Renew { ttl_ms })

@@ -11,14 +11,14 @@ use crate::path::{Path, PathSet};
 use crate::refusal::{Failure, HelloRefusal, Refusal};
 use crate::ticket::Ticket;
 
-/// Lowest and highest version of the protocol that is spoken here.
+/// The lowest and the highest version of the protocol that this agent speaks.
 pub const VERSIONS: (u16, u16) = (4, 4);
 
-/// Longest deployment document that can be handed over, in bytes: it must fit a frame.
+/// The longest deployment document in bytes: it must fit into a frame.
 pub const MAX_DOCUMENT: usize = 60 * 1024;
 
-/// A message and its number on its connection, from 1. A number that was seen before is a
-/// duplicate and is dropped; one that skips is a fault of the peer.
+/// A message with its number on its connection, counted from 1. A repeated number is a duplicate and is dropped; a gap
+/// is a fault of the peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Envelope {
     /// The number.
@@ -27,61 +27,61 @@ pub struct Envelope {
     pub message: Message,
 }
 
-/// What agents say to each other on a control connection.
+/// A message between agents on a control connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names of the fields say what they are")]
 pub enum Message {
-    /// First on each connection, from both sides.
+    /// The first message on each connection, from both sides.
     Hello(Hello),
-    /// The receiver does not know that deployment yet.
+    /// The sender does not know the receiver's deployment yet.
     DocumentWanted,
-    /// The sender's deployment, in full.
+    /// The sender's complete deployment.
     Document {
-        /// The canonical document; its BLAKE3 is the digest in the hello.
+        /// The canonical document. Its BLAKE3 hash is the digest in the hello.
         document: Vec<u8>,
     },
-    /// The other's hello is accepted. Once both have said so, anything else may be said.
+    /// The sender accepts the receiver's hello. Other messages may follow once both sides have sent this.
     Welcome,
-    /// The other's hello is refused, and the connection ends.
+    /// The sender refuses the receiver's hello, and the connection ends.
     Unwelcome(HelloRefusal),
-    /// Asks to read leased blocks.
+    /// An ask to read leased blocks.
     Pull(Ask),
-    /// Asks to write into opened blocks.
+    /// An ask to write into opened blocks.
     Push(Ask),
-    /// Answers an ask: no.
+    /// An ask is refused.
     Refused { transfer: TransferId, refusal: Refusal },
-    /// Answers an ask: the bytes take this path.
+    /// An ask is accepted, and the bytes take this path.
     Accepted { transfer: TransferId, path: Path },
-    /// Nothing to do but wait: says that it is still worth it.
+    /// The receiver must wait, for this reason, and should go on waiting.
     Waiting { transfer: TransferId, on: Awaited },
-    /// The data source has read its last byte, and the lease was alive then. So many streams carry so many bytes.
+    /// The data source has read its last byte, and the lease was alive then. States the number of streams and bytes.
     Commit { transfer: TransferId, streams: u32, bytes: u64 },
-    /// The data destination has everything and the commit: the transfer has succeeded.
+    /// The data destination has all bytes and the commit: the transfer has succeeded.
     Landed { transfer: TransferId },
-    /// The transfer has failed. What arrives of it from now on is dropped.
+    /// The transfer has failed. Its bytes that still arrive are dropped.
     Abort { transfer: TransferId, failure: Failure },
-    /// To the owner of a lease set, from the holder of its ticket.
+    /// A notice from the holder of a ticket to the owner of the lease set.
     Notice(Notice),
-    /// The answer.
+    /// The answer to a notice.
     NoticeHeard {
         id: u64,
-        /// For a renewal, how many milliseconds are left.
+        /// For a renewal, the remaining milliseconds.
         outcome: Result<u64, Refusal>,
     },
-    /// What the negotiation of a path has to say, in words of its own.
+    /// A message of the negotiation of a path, in the path's own encoding.
     Path {
         path: Path,
-        /// What it says, 1,024 bytes at most.
+        /// The encoded message, of at most [`MAX_WORD`](crate::path::negotiation::MAX_WORD) bytes.
         word: Vec<u8>,
     },
-    /// To the owner of a lease set, from the holder of its ticket: shall push.
+    /// An invitation from the holder of a ticket to the owner of the lease set, to push.
     Invite(Invitation),
-    /// The answer, once every rank here knows of its lease: pushes, or why not.
+    /// The answer to an invitation, once every local rank knows of its lease: the sender pushes, or says why not.
     Invited { id: u64, outcome: Result<(), Refusal> },
 }
 
 impl Message {
-    /// Whether it is said before both sides are welcome.
+    /// Returns whether the message belongs to the time before both sides are welcome.
     pub(crate) fn is_greeting(&self) -> bool {
         matches!(
             self,
@@ -94,101 +94,101 @@ impl Message {
     }
 }
 
-/// Who one is.
+/// The sender's identity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Lowest and highest version of the protocol.
+    /// The lowest and the highest version of the protocol.
     pub versions: (u16, u16),
     /// The cluster.
     pub cluster: ClusterName,
-    /// The agent, of the service in the certificate.
+    /// The agent, whose service the certificate must prove.
     pub agent: AgentId,
-    /// The life of its deployment.
+    /// The current life of its deployment.
     pub incarnation: Incarnation,
-    /// Its deployment.
+    /// The digest of its deployment.
     pub deployment: DeploymentDigest,
-    /// The ranks whose memory it holds. A scheduler's agent holds none.
+    /// The ranks whose memory it holds; empty for a scheduler's agent.
     pub ranks: Vec<Rank>,
-    /// The codecs in which it sends what is pulled.
+    /// The codecs in which it can send what is pulled.
     pub codecs: Vec<Codec>,
 }
 
-/// What a pull or a push asks for: one route.
+/// The request for one route of a pull or a push.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ask {
-    /// Names this attempt.
+    /// The id of this attempt.
     pub transfer: TransferId,
-    /// What its data streams have to show.
+    /// The secret that its data streams must contain.
     pub nonce: Nonce,
-    /// What allows it.
+    /// The ticket that authorises it.
     pub ticket: Ticket,
-    /// The rank that bytes leave.
+    /// The rank that sends.
     pub source: Rank,
-    /// The rank that bytes reach.
+    /// The rank that receives.
     pub destination: Rank,
-    /// Which tokens, and in which order.
+    /// The tokens that move, and their order.
     pub request: Request,
-    /// What the asker takes the content to be.
+    /// The content that the asker expects.
     pub content: ContentDigest,
-    /// The plan that the asker has compiled for this route.
+    /// The digest of the asker's plan for this route.
     pub plan: PlanDigest,
-    /// How many lanes it would like to use.
+    /// The number of lanes that the asker would like to use.
     pub lanes: u16,
-    /// The paths it would take.
+    /// The paths that the asker accepts.
     pub paths: PathSet,
-    /// Counts the attempts for this route, from 1.
+    /// The number of the attempt at this route, from 1.
     pub attempt: u32,
 }
 
-/// What the holder of a ticket tells the owner of the lease set, about all ranks at once.
+/// A notice of a ticket's holder to the owner of the lease set, about all ranks at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notice {
-    /// Names it until it is answered.
+    /// The id of the notice until it is answered.
     pub id: u64,
     /// The ticket.
     pub ticket: Ticket,
-    /// What the notice says.
+    /// The content of the notice.
     pub says: NoticeKind,
 }
 
-/// What a notice says.
+/// The content of a notice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NoticeKind {
-    /// These ranks of the holder are done, and have what they wanted.
+    /// These ranks of the holder are done, and have everything that they wanted.
     Done {
         /// The ranks.
         ranks: Vec<Rank>,
-        /// What they take the content to be.
+        /// The content that they expect.
         content: ContentDigest,
     },
-    /// The request is given up.
+    /// The request is cancelled.
     Cancel {
-        /// What the content was taken to be, where that is known. Cancels nothing else then.
+        /// The expected content, if it is known. Leases of other content are not cancelled then.
         content: Option<ContentDigest>,
     },
-    /// The leases shall live on.
+    /// The leases are to be extended.
     Renew {
-        /// For so many milliseconds from now at least.
+        /// The least remaining time from now, in milliseconds.
         ttl_ms: u64,
     },
 }
 
-/// From the holder of a ticket to the owner of the leases: it has opened blocks of its own, and the owner
-/// shall push into them.
+/// An invitation from the holder of a ticket to the owner of the leases. The holder has opened blocks of its own, for
+/// the owner to push into.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Invitation {
-    /// Names it until it is answered.
+    /// The id of the invitation until it is answered.
     pub id: u64,
-    /// The ticket for the leases.
+    /// The ticket of the leases.
     pub ticket: Ticket,
-    /// The ticket that opens them, all ranks of the holder's; it says which tokens.
+    /// The ticket of the opened blocks, with all ranks of the holder and the tokens.
     pub into: Ticket,
-    /// What the holder takes the content to be.
+    /// The content that the holder expects.
     pub content: ContentDigest,
-    /// How many lanes it would like to be used.
+    /// The number of lanes that the holder would like to be used.
     pub lanes: u16,
     /// Whether bytes may move before the prefill is over.
     pub by_layer: bool,
-    /// The paths it would take.
+    /// The paths that the holder accepts.
     pub paths: PathSet,
 }

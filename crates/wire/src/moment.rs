@@ -1,4 +1,4 @@
-//! Time as the pure rooms see it: an argument.
+//! Time in the pure modules: an argument of every call.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -6,15 +6,14 @@ use std::hash::Hash;
 use std::ops::Add;
 use std::time::Duration;
 
-/// A point on one process's monotonic clock, as the time since an arbitrary start.
+/// A point on the monotonic clock of one process, as the time since an arbitrary start.
 ///
-/// Moments of two processes cannot be compared, and no moment ever travels: only durations do, as
-/// hints.
+/// Moments of two processes cannot be compared and are never sent. Only durations are, as hints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(pub Duration);
 
 impl Moment {
-    /// The time from `earlier` to here; zero where `earlier` is later.
+    /// Returns the time from `earlier` to this moment, or zero if `earlier` is later.
     pub fn since(self, earlier: Moment) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -23,7 +22,7 @@ impl Moment {
 impl Add<Duration> for Moment {
     type Output = Moment;
 
-    /// Saturates: a deadline beyond the clock's range is one that never comes.
+    /// Saturates: a deadline beyond the clock's range never comes.
     fn add(self, rhs: Duration) -> Moment {
         Moment(self.0.saturating_add(rhs))
     }
@@ -35,7 +34,7 @@ impl fmt::Display for Moment {
     }
 }
 
-/// Deadlines by key, at most one for each.
+/// Deadlines by key, at most one per key.
 #[derive(Debug)]
 pub(crate) struct Timers<K> {
     at: HashMap<K, Moment>,
@@ -60,7 +59,7 @@ impl<K: Clone + Eq + Hash + Ord> Timers<K> {
         self.order.insert((at, key));
     }
 
-    /// Forgets the deadline of `key`, if it has one.
+    /// Removes the deadline of `key`, if it has one.
     pub(crate) fn clear(&mut self, key: &K) {
         if let Some(at) = self.at.remove(key) {
             self.order.remove(&(at, key.clone()));
@@ -75,7 +74,7 @@ impl<K: Clone + Eq + Hash + Ord> Timers<K> {
         self.order.first().map(|(at, _)| *at)
     }
 
-    /// Takes one key whose deadline has come.
+    /// Takes a key whose deadline has come.
     pub(crate) fn pop_due(&mut self, now: Moment) -> Option<K> {
         let (at, _) = self.order.first()?;
         if *at > now {

@@ -1,4 +1,4 @@
-//! What the parts of the machine tell those above them.
+//! News: what parts of the machine report to the parts above them.
 
 use std::sync::Arc;
 
@@ -11,90 +11,89 @@ use crate::path::Path;
 use crate::refusal::{Failure, HelloRefusal, Refusal, Text};
 use crate::ticket::{Claims, Ticket};
 
-/// On whose behalf a transfer runs.
+/// The lease or job that a transfer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// We own the lease that a peer uses.
+    /// This agent owns the lease that the peer uses.
     Lease(LeaseKey),
-    /// We hold a ticket; this is one route of our job.
+    /// This agent holds a ticket, and the transfer is one route of its job.
     Job { job: JobId, route: usize },
 }
 
-/// Why a transfer ended without success.
+/// The reason why a transfer ended without success.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
     Failed(Failure),
     Refused(Refusal),
 }
 
-/// Something that has happened in one part and concerns others.
+/// An event in one part that concerns others.
 #[derive(Debug)]
 pub(crate) enum News {
     /// Peers: an agent is connected, and both sides are welcome.
     Up(AgentId, Incarnation),
-    /// Peers: a connection is gone. `agent`, where that is known, `was_up` on it or not.
+    /// Peers: a connection is lost. `was_up` says whether `agent`, if it is known, was welcome on it.
     Lost { conn: ConnId, agent: Option<AgentId>, was_up: bool },
-    /// Peers: an agent and we do not talk to each other.
+    /// Peers: an agent refused this one, or was refused.
     Unwelcome(AgentId, HelloRefusal),
-    /// Peers: no connection to an agent is up, and the last one, or the last attempt, is over. Why,
-    /// where no more patience is left with it.
+    /// Peers: no connection to an agent is left, and dialling has failed. With a reason, it has failed for too long.
     Away(AgentId, Option<Text>),
 
     /// Flows: the first bytes of a transfer are about to move.
     Moves(Side),
-    /// Flows: a peer lets a route of ours in, though it has to wait.
+    /// Flows: a peer has admitted a route of this agent's job, which must still wait.
     Admitted(JobId),
-    /// Flows: a peer has let a route of a job of ours in, and this is its path.
+    /// Flows: a peer has accepted a route of this agent's job, on this path.
     Accepted(TransferId, JobId, usize, Path),
-    /// Flows: a transfer takes a path from now on.
+    /// Flows: a transfer takes its path from now on.
     Travels(TransferId),
     /// Flows: a transfer is being fenced.
     Stopped(ConnId, TransferId),
-    /// Flows: the last byte has been read. Its blocks' owner decides about the commit.
+    /// Flows: a transfer's last byte has been read. The owner of its blocks decides about the commit.
     Read(TransferId),
-    /// Flows: every byte has arrived, and the commit. Its blocks' owner decides whether it lands.
+    /// Flows: every byte and the commit have arrived. The owner of the blocks decides whether the transfer lands.
     Whole(TransferId),
-    /// Flows: the destination has said that everything landed.
+    /// Flows: the destination has confirmed that everything has landed.
     Landed(TransferId),
-    /// Flows: an attempt with this rank of the peer is over without success, and fenced.
+    /// Flows: an attempt with this rank of the peer has ended without success, and is fenced.
     Gone(TransferId, Side, Rank, Why),
 
-    /// Flows: memory of this rank is not done with a transfer that was stopped long ago. Jobs: nor with an invited push.
+    /// Flows: memory of this rank does not finish the work of a stopped transfer. Jobs: nor that of an invited push.
     Stalled(Side, Rank, Option<TransferId>),
 
-    /// Paths: what has taken a path that is lost has failed.
+    /// Paths: a path is lost, and with it the transfers that took it.
     PathLost(Vec<TransferId>, Text),
-    /// Paths: a connection is of no use any more.
+    /// Paths: a connection cannot be used further.
     HangUp(ConnId, Text),
 
-    /// Owner: a push into what a pull has opened is refused for good.
+    /// Owner: a push into a pull's write lease is refused for good.
     PushRefused(JobId, ConnId, Refusal),
-    /// Owner: a lease is to be pushed, as its holder wants it.
+    /// Owner: a lease is to be pushed, at its holder's invitation.
     Invited {
         job: JobId,
         key: LeaseKey,
         invitation: Arc<Invitation>,
         into: Claims,
-        /// What is ready of the blocks, and whether that is all.
+        /// The ready tokens of each layer, and whether the prefill is over.
         ready: (Vec<(u32, u64)>, bool),
     },
 
-    /// Jobs: what was opened for a pull is to be given up.
+    /// Jobs: the write leases of a pull are to be cancelled.
     GiveUp(Vec<LeaseKey>),
-    /// Jobs: an invited push touches the blocks of its lease no more.
+    /// Jobs: an invited push no longer touches the blocks of its lease.
     PushOver { key: LeaseKey, landed: bool },
-    /// Jobs: the agents of a ticket are to be told.
+    /// Jobs: a notice is to be sent to the agents of a ticket.
     Notify(Box<Notify>),
 }
 
-/// What the agents of a ticket are to be told.
+/// A notice to the agents of a ticket.
 #[derive(Debug)]
 pub(crate) struct Notify {
     pub(crate) ticket: Ticket,
     pub(crate) claims: Claims,
     pub(crate) says: NoticeKind,
-    /// Whether to connect to agents for it.
+    /// Whether agents are dialled for it.
     pub(crate) dials: bool,
-    /// Whether somebody wants to know how it went.
+    /// Whether its outcome is reported to the agent.
     pub(crate) reported: bool,
 }

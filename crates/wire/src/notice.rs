@@ -1,7 +1,7 @@
-//! Notices: done, cancel and renew, to every agent that the ticket names, until each has heard.
+//! Notices: done, cancel and renew are sent to every agent that the ticket names, until each has answered.
 //!
-//! Also to those without a route: their blocks are pinned by the same request. An owner that cannot
-//! be reached within [`Options::notice_wait`](crate::Options::notice_wait) is left to its own clock.
+//! They are also sent to agents without a route, since the same request pins their blocks. If an owner cannot be
+//! reached within [`Options::notice_wait`](crate::Options::notice_wait), its leases expire by its own clock.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::planner::Planner;
 use crate::refusal::Refusal;
 use crate::ticket::{RankAddress, Ticket};
 
-/// A notice that has not been heard by all. Memory: the ticket, and an address for each agent.
+/// A notice that some agent has not answered. Memory: the ticket, and an address for each agent.
 #[derive(Debug)]
 pub(crate) struct Offered {
     ticket: Ticket,
@@ -27,9 +27,9 @@ pub(crate) struct Offered {
     incarnation: Incarnation,
     waiting: BTreeMap<AgentId, RankAddress>,
     outcome: NoticeOutcome,
-    /// Whether to connect to agents for it.
+    /// Whether agents are dialled for it.
     dials: bool,
-    /// Whether somebody wants to know how it went.
+    /// Whether its outcome is reported to the agent.
     reported: bool,
 }
 
@@ -48,13 +48,13 @@ impl Notices {
         offered.any(|notice| notice.waiting.contains_key(agent))
     }
 
-    /// Where to connect to an agent, if a notice is to.
+    /// Returns the address at which to dial an agent, if a notice wants that.
     pub(crate) fn dials(&self, agent: &AgentId) -> Option<&RankAddress> {
         let mut dialling = self.offered.values().filter(|notice| notice.dials);
         dialling.find_map(|notice| notice.waiting.get(agent))
     }
 
-    /// Offers a notice to all agents of a ticket but ourselves, for whom its caller does what it says.
+    /// Sends a notice to all agents of a ticket except this one, for which the caller carries it out.
     pub(crate) fn offer<P: Planner>(&mut self, cx: &mut Context<P>, peers: &mut Peers, notify: Notify) -> NoticeId {
         let Notify { claims, dials, .. } = notify;
         let id = NoticeId(cx.next_number());
@@ -91,7 +91,7 @@ impl Notices {
         id
     }
 
-    /// Sends everything that waits for this agent, on a connection that has just come up.
+    /// Sends all unanswered notices to an agent that has just connected.
     pub(crate) fn agent_up<P: Planner>(&mut self, cx: &mut Context<P>, peers: &Peers, agent: &AgentId) {
         let offered = self.offered.iter();
         let waiting = offered.filter(|(_, notice)| notice.waiting.contains_key(agent));
@@ -109,7 +109,7 @@ impl Notices {
             return;
         };
         if incarnation != Some(notice.incarnation) {
-            // The life that the ticket means is over, and its leases with it.
+            // The life that the ticket means is over, and its leases have ended with it.
             self.heard(cx, id, agent, None);
             return;
         }
@@ -117,14 +117,14 @@ impl Notices {
         cx.send(conn, Message::Notice(message));
     }
 
-    /// An agent will never hear from us: nothing waits for it any more.
+    /// Gives up on an agent that this one can never talk to.
     pub(crate) fn agent_misfits<P: Planner>(&mut self, cx: &mut Context<P>, agent: &AgentId) {
         for id in self.offered.keys().copied().collect::<Vec<_>>() {
             self.heard(cx, id, agent, None);
         }
     }
 
-    /// An agent has heard a notice, or, without an outcome, has lost what it is about.
+    /// Records an agent's answer to a notice. `None` means that the agent no longer has the leases.
     pub(crate) fn heard<P: Planner>(
         &mut self,
         cx: &mut Context<P>,
@@ -153,7 +153,7 @@ impl Notices {
         }
     }
 
-    /// Every agent has heard it, or no more will.
+    /// Ends a notice, which every agent has answered or which has waited long enough.
     pub(crate) fn over<P: Planner>(&mut self, cx: &mut Context<P>, id: NoticeId) {
         cx.timers.clear(&Timer::Notice(id));
         if let Some(notice) = self.offered.remove(&id)

@@ -1,4 +1,4 @@
-//! Bounds and patience of a machine.
+//! Limits and timeouts of a machine.
 
 use std::time::Duration;
 
@@ -6,77 +6,80 @@ use transload_plan::codec::Codec;
 
 use crate::lease::LeaseLimits;
 
-/// Bounds and patience of a [`Machine`](crate::Machine). Every wait has an end and every table a
-/// size.
+/// Limits and timeouts of a [`Machine`](crate::Machine). Every wait ends, and every table is bounded.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Of leases.
+    /// Limits of leases.
     pub leases: LeaseLimits,
-    /// How long an ask, a notice or an invitation waits for a lease that is not known yet. Longer than an engine
-    /// takes from answering a request until its workers know: one step.
+    /// How long an ask, a notice or an invitation waits for a lease that is unknown yet. It must be longer than an
+    /// engine takes from answering a request until its workers know of it, which is one step.
     pub early_wait: Duration,
-    /// Most of them that wait so, in all: about 4.5 KiB each, the most of it the ticket; an invitation has two.
+    /// The most requests that wait for an unknown lease, over all agents. Each takes about 4.5 KiB, mostly for its
+    /// ticket; an invitation has two tickets.
     pub early: usize,
-    /// The same, of one agent.
+    /// The most requests of one agent that wait for an unknown lease.
     pub early_per_agent: usize,
-    /// The same, of all agents of one service: half of all, so that one certificate does not take every place.
+    /// The most requests of all agents of one service that wait for an unknown lease. By default half of
+    /// [`early`](Self::early), so that one certificate cannot take all places.
     pub early_per_service: usize,
-    /// Most transfers that one agent has under way here by its own asking; the push of a rank's lease
-    /// that it was first to invite counts as one. One more is refused as busy, and its asker tries again.
+    /// The most transfers in progress that one agent has asked for. The push of a rank's lease counts as one, for the
+    /// agent that invited it first. Further asks are refused as busy, and may be repeated.
     pub transfers_per_agent: usize,
-    /// The same, of all agents of one service together. As many of their asks, invitations and notices may wait for plans,
-    /// and twice as many in all.
+    /// The most transfers in progress that all agents of one service have asked for. As many of their asks, invitations
+    /// and notices may wait for plans, and twice as many over all services.
     pub transfers_per_service: usize,
-    /// Most places of routes that one agent has under way here by its own asking: 24 bytes each while they are bound, and
-    /// some nanoseconds to bind. The layout of the peer decides how many a route has, up to one for each token, component
-    /// and layer. One more route is refused as busy, unless it is the only one.
+    /// The most places of routes in progress that one agent has asked for. A place takes 24 bytes while its route is
+    /// bound, and some nanoseconds to bind. The peer's layout decides how many places a route has, up to one for each
+    /// token, component and layer. A further route is refused as busy, unless it is the agent's only one.
     pub places_per_agent: u64,
-    /// The same, of all agents of one service together; and the most of one route, of all those of one invited push, or of
-    /// one rank in a pull or push of our own, which is refused as beyond planning otherwise. How many of our own there are
-    /// at a time is for whoever starts them.
+    /// The most places of routes in progress that all agents of one service have asked for. It is also the most places
+    /// of one route, of one invited push, or of one rank in a pull or push of this agent, which are refused for good if
+    /// they have more. The caller bounds how many pulls and pushes it starts at a time.
     pub places_per_service: u64,
-    /// Most connections that one agent may have opened to us. Two dials that cross need two.
+    /// The most connections that one agent may have opened to this one. Two dials that cross need two.
     pub connections_per_agent: usize,
-    /// The same, of all agents of one service together: half of what a socket takes.
+    /// The most connections that all agents of one service may have opened to this one. By default half of what a
+    /// socket accepts.
     pub connections_per_service: usize,
-    /// Most of them that have not said which agent they are of, for which they have
-    /// [`hello_wait`](Self::hello_wait): as many as connect at once where a large engine restarts.
+    /// The most connections of one service whose agent is not known yet. They have [`hello_wait`](Self::hello_wait) to
+    /// say it. The default suits a large engine that restarts, whose agents all connect at once.
     pub unnamed_per_service: usize,
-    /// Most pulls and pushes at a time: our own, and pushes that were invited here, one for each lease.
+    /// The most pulls and pushes at a time. Invited pushes count, one for each lease.
     pub jobs: usize,
-    /// Most of them that agents of one service have invited: half of all, so that one certificate leaves room for our own
-    /// and for others. One more is refused as busy.
+    /// The most invited pushes at a time for agents of one service. By default half of [`jobs`](Self::jobs), so that
+    /// one certificate leaves room for others. Further invitations are refused as busy.
     pub invited_per_service: usize,
-    /// How long a new connection has until both sides are welcome, and how long a peer that has too many is tried again.
+    /// The time limit for both sides of a new connection to be welcome. Also how long a peer with too many connections
+    /// is retried.
     pub hello_wait: Duration,
-    /// How long an agent that does not answer is dialled, however many attempts that takes, before the jobs that need it fail.
-    /// One that is known not to be there, since its port is closed, has failed after [`attempts`](Self::attempts),
-    /// or after one, where we had dialled it and were connected until then.
+    /// How long an agent that does not answer is dialled, over any number of attempts, before the jobs that need it
+    /// fail. If its port is known to be closed, the jobs fail after [`attempts`](Self::attempts) attempts, or after one
+    /// if this agent had dialled it and was connected until then.
     pub connect_wait: Duration,
-    /// How long a transfer may stand still before it is failed and tried again.
+    /// How long a transfer may make no progress before it fails and is repeated.
     pub stall: Duration,
-    /// How often a peer that has to wait for us hears that it is worth it; well below its `stall`, which may be as short as
-    /// the 5 s of vLLM's connector.
+    /// How often a waiting peer is told that it should go on waiting. Must be well below the peer's `stall`, which may
+    /// be as short as the 5 s of vLLM's connector.
     pub heartbeat: Duration,
-    /// How long the source keeps a committed transfer in mind if the peer does not say that it has landed.
+    /// How long the source remembers a committed transfer if the peer does not confirm that it has landed.
     pub landing_wait: Duration,
     /// How often a route or a connection is tried before its job fails.
     pub attempts: u32,
-    /// Pause before the second attempt; doubles up to [`backoff_most`](Self::backoff_most).
+    /// The pause before the second attempt. It doubles with each further attempt, up to
+    /// [`backoff_most`](Self::backoff_most).
     pub backoff: Duration,
-    /// Longest pause between attempts.
+    /// The longest pause between attempts.
     pub backoff_most: Duration,
-    /// How long a device may take for what it was asked to do, and to be done with a transfer that was stopped. Where it takes
-    /// longer, the lease or the job fails, and its blocks stay held until it is done after all. What an engine marks to be
-    /// done first is not counted.
+    /// How long a device may take for the work of a transfer, and to finish after the transfer was stopped. If it takes
+    /// longer, the lease or the job fails, and its blocks stay held until the device is done after all. Time until an
+    /// engine's marks are reached does not count.
     pub device_stall: Duration,
-    /// How long done and cancel are offered to an owner that cannot be reached. Its leases expire
-    /// by themselves after that.
+    /// How long done and cancel are offered to an owner that cannot be reached. Later its leases expire by themselves.
     pub notice_wait: Duration,
-    /// The codecs in which what is pulled here may be sent, besides exactly: whoever pulls chooses. They take fewer bytes on
-    /// slow networks, and what comes of them is not quite what was computed.
+    /// The codecs that this agent's pulls may choose for what peers send, besides the exact one. They take fewer bytes
+    /// on slow networks, but the received values are not exactly the computed ones.
     pub codecs: Vec<Codec>,
-    /// Most notices under way at a time; a further one takes the place of the oldest.
+    /// The most notices in progress. A further one replaces the oldest.
     pub notices: usize,
 }
 
@@ -114,7 +117,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The pause after so many failures in a row.
+    /// Returns the pause after that many consecutive failures.
     pub(crate) fn pause(&self, failures: u32) -> Duration {
         let doubled = self.backoff.saturating_mul(1 << failures.saturating_sub(1).min(16));
         doubled.min(self.backoff_most)

@@ -1,4 +1,4 @@
-//! What becomes of jobs: what they have done, or why they came to nothing.
+//! Results of jobs: reports and errors.
 
 use std::time::Duration;
 
@@ -11,21 +11,21 @@ use crate::path::Path;
 use crate::refusal::{Failure, HelloRefusal, Refusal, Text};
 use crate::ticket::TicketError;
 
-/// What a job has done.
+/// The result of a successful job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobReport {
-    /// How many bytes have moved, of all routes.
+    /// The number of bytes that have moved on all routes.
     pub bytes: u64,
-    /// How long it took.
+    /// The duration of the job.
     pub took: Duration,
-    /// How long of that it waited until its first byte moved: for a connection, the lease, the prefill.
+    /// The part of the duration before the first byte moved, spent waiting for a connection, the lease or the prefill.
     pub queued: Duration,
-    /// The routes.
+    /// The reports of the routes.
     pub routes: Vec<RouteReport>,
 }
 
-/// What one route between a rank here and one of the peer's has done: so many bytes have moved by this path, at the last
-/// of so many attempts.
+/// The result of one route between a local rank and a rank of the peer. `attempts` counts all attempts, including the
+/// one that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the types say what each is")]
 pub struct RouteReport {
@@ -36,7 +36,7 @@ pub struct RouteReport {
     pub attempts: u32,
 }
 
-/// Why a pull or a push came to nothing.
+/// The reason why a pull or a push failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say what each is")]
@@ -48,7 +48,7 @@ pub enum JobError {
     Cluster { ours: ClusterName, theirs: ClusterName },
     #[error("the ticket is for another agent")]
     Audience,
-    /// The ticket is of this very engine, whose blocks are here already.
+    /// The ticket was made by this very engine, which has the blocks already.
     #[error(
         "the ticket is of this engine itself, so there is nothing to move: use the blocks that it leases, compute \
          the request here, or send it to another engine"
@@ -58,33 +58,33 @@ pub enum JobError {
     NotOurs { rank: Rank },
     #[error("no rank takes part")]
     NoRanks,
-    /// More tokens are asked for than the ticket covers, or others than it opens.
+    /// The request is for more tokens than the ticket covers. A push must be for exactly its tokens.
     #[error("tokens {start}..{end} were asked for, the ticket covers {first}..{valid}")]
     Tokens { start: u64, end: u64, first: u64, valid: u64 },
-    /// A job with this ticket and one of these ranks is under way.
+    /// Another job with this ticket and one of these ranks is in progress.
     #[error("rank {rank} is busy with this ticket already")]
     UnderWay { rank: Rank },
     #[error("{limit} pulls and pushes are under way, and no more are allowed")]
     TooMany { limit: usize },
     #[error("it cannot be planned: {why}")]
     Plan { why: Text },
-    /// It cannot come in this codec.
+    /// The request cannot use this codec.
     #[error("it cannot come as {codec}: {why}")]
     Codec { codec: Codec, why: Text },
     #[error("agent {agent} could not be reached: {why}")]
     Unreachable {
         agent: AgentId,
-        /// What came of the last attempt, with the address that was tried.
+        /// The outcome of the last attempt, with the address that was dialled.
         why: Text,
     },
-    /// An agent of the ticket does not talk to us, or we not to it.
+    /// An agent of the ticket refused this one, or was refused.
     #[error("agent {agent}: {refusal}")]
     Hello { agent: AgentId, refusal: HelloRefusal },
     #[error("agent {agent} may not serve: its certificate lacks that role")]
     MayNotServe { agent: AgentId },
     #[error("agent {agent} is of deployment {found}, the ticket says {ticket}")]
     Deployment { agent: AgentId, found: DeploymentDigest, ticket: DeploymentDigest },
-    /// An agent of the ticket has restarted: its leases are gone.
+    /// An agent of the ticket has restarted, so its leases are gone.
     #[error(
         "agent {agent} has restarted since the ticket was made, or two instances of its service have one name \
          (then give each an `instance` of its own)"
@@ -96,11 +96,11 @@ pub enum JobError {
     WriteLease { why: Text },
     #[error("agent {agent} refuses to push: {refusal}")]
     NotPushed { agent: AgentId, refusal: Refusal },
-    /// An agent of the owner that shall push may not, or has tried to and was refused here.
+    /// An agent of the owner may not push here, or its push was refused here.
     #[error("agent {agent} may not push into the blocks: {refusal}")]
     PushRefused { agent: AgentId, refusal: Refusal },
-    /// The lease of the blocks has ended: of a pull, the owner has given up its push; of an invited push,
-    /// the holder has, or the lease's time is over.
+    /// The lease of the blocks has ended. For a pull, the owner has given up its push; for an invited push, the holder
+    /// has, or the lease's time is over.
     #[error("the lease of the blocks has ended ({end})")]
     LeaseEnded { end: LeaseEnd },
     /// A route has failed for good, or too often.
@@ -108,10 +108,10 @@ pub enum JobError {
     Failed { rank: Rank, peer_rank: Rank, attempts: u32, failure: Failure },
     #[error("it took longer than {timeout:?}{}", .waiting.as_ref().map_or(String::new(), |on| format!(": it waited for {on}")))]
     TimedOut { timeout: Duration, waiting: Option<Waiting> },
-    /// The device of a rank here was lost, and with it what the blocks held.
+    /// The device of a local rank was lost, and the blocks' contents with it.
     #[error("the device of rank {rank} is lost")]
     DeviceLost { rank: Rank },
-    /// The device of a rank here has not done in time what it was asked to, and may still touch the blocks: they must not be
+    /// The device of a local rank did not finish its work in time. It may still use the blocks, so they must not be
     /// used.
     #[error("the device of rank {rank} is not done with the blocks, which must not be used")]
     DeviceStalled { rank: Rank },
@@ -122,7 +122,7 @@ pub enum JobError {
 }
 
 impl JobError {
-    /// A word for counters and logs; `TransferError::kind` of agents lists them.
+    /// Returns a word for counters and logs. `TransferError::kind` of agents lists them.
     pub fn kind(&self) -> &'static str {
         match self {
             JobError::Ticket(_) | JobError::Cluster { .. } | JobError::Audience => "ticket",
@@ -181,7 +181,7 @@ impl JobError {
         }
     }
 
-    /// What the peers of its routes are told.
+    /// Returns the failure that the peers of its routes are told.
     pub(crate) fn as_failure(&self) -> Failure {
         match self {
             JobError::DeviceLost { .. } | JobError::LeaseEnded { end: LeaseEnd::DeviceLost } => Failure::DeviceLost,
@@ -192,8 +192,9 @@ impl JobError {
         }
     }
 
-    /// Whether the owner must not be told that the job is given up: it has said that the lease is not ours, so that a
-    /// cancellation could end what belongs to others; or it does not talk to us, since our deployments do not fit.
+    /// Returns whether the owner must not be told that the job is given up. It may have said that the lease is not
+    /// ours, so that a cancellation could end the lease of another holder; or it does not talk to us, because our
+    /// deployments do not fit.
     pub(crate) fn is_not_ours(&self) -> bool {
         match self {
             JobError::Refused { refusal, .. } | JobError::NotPushed { refusal, .. } => matches!(
@@ -214,13 +215,13 @@ impl JobError {
     }
 }
 
-/// What has become of a cancellation or renewal by ticket.
+/// The outcome of a cancellation or renewal by ticket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoticeOutcome {
-    /// How many agents of the ticket have heard it, out of all.
+    /// The number of the ticket's agents that have answered, and the number of all.
     pub heard: (usize, usize),
-    /// Used by renewals only: how long the leases live on at least.
+    /// Used by renewals only: the least time that the leases still live.
     pub left: Option<Duration>,
-    /// The last refusal, if there was any.
+    /// The last refusal, if any.
     pub refusal: Option<Refusal>,
 }

@@ -1,4 +1,4 @@
-//! What the owner of leases does: opens them, and answers who holds a ticket.
+//! The owner of leases: opens them, and answers the holders of tickets.
 
 mod asks;
 mod invitations;
@@ -35,23 +35,23 @@ pub(crate) use limits::check_places_of_one;
 #[derive(Debug)]
 pub(crate) struct Owner<P: Planner> {
     pub(crate) leases: LeaseTable<Held<P::Blocks>>,
-    /// What waits for its lease, or for a plan.
+    /// Requests that wait for their lease, or for a plan.
     pending: PendingDemands,
-    /// What waits for the fence of an earlier attempt of the same pair of ranks.
+    /// Asks that wait for the fence of an earlier attempt of the same pair of ranks.
     queued: HashMap<(LeaseKey, Rank), Asked>,
-    /// Pushes that were invited here, by what pins their leases.
+    /// Invited pushes, by the ids that pin their leases.
     pushes: HashMap<TransferId, InvitedPush>,
-    /// Plans of lease sets of which more routes may be asked for.
+    /// Plans of lease sets for which more routes may be asked.
     plans: HashMap<LeaseSetId, KeptPlan<P::Plan>>,
 }
 
-/// What the leases of a set move by.
+/// The plan of the leases of a set.
 #[derive(Debug)]
 struct KeptPlan<L> {
     plan: Arc<Planned<L>>,
-    /// Who has asked for it.
+    /// The agent that asked for it.
     by: AgentId,
-    /// Whose leases are open.
+    /// The local ranks whose leases are open.
     ranks: BTreeSet<Rank>,
 }
 
@@ -66,13 +66,14 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// How much waits: for its lease; and for a plan, or the fence of an earlier attempt.
+    /// Returns the number of requests that wait for their lease, and of those that wait for a plan or the fence of an
+    /// earlier attempt.
     pub(crate) fn waiting(&self) -> (usize, usize) {
         let (for_lease, for_plan) = self.pending.len();
         (for_lease, for_plan + self.queued.len())
     }
 
-    /// How many invited pushes have pinned a lease.
+    /// Returns the number of invited pushes that pin a lease.
     #[cfg(test)]
     pub(crate) fn pushes(&self) -> usize {
         self.pushes.len()
@@ -88,7 +89,7 @@ impl<P: Planner> Owner<P> {
         self.leases.timers() + for_lease + for_plan
     }
 
-    /// Does what is due.
+    /// Handles all deadlines that are due.
     pub(crate) fn on_deadline(&mut self, cx: &mut Context<P>) {
         self.leases.on_deadline(cx.now);
         while let Some(late) = self.pending.pop_due(cx.now) {
@@ -100,7 +101,7 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// Refuses whatever waits for a lease.
+    /// Refuses everything that waits for a lease.
     pub(crate) fn drain(&mut self, cx: &mut Context<P>) {
         for demand in self.pending.take_early() {
             self.refuse_pending(cx, demand, Refusal::ShuttingDown);
@@ -108,9 +109,9 @@ impl<P: Planner> Owner<P> {
     }
 }
 
-/// What the owner itself does.
+/// Operations of the owner itself.
 impl<P: Planner> Owner<P> {
-    /// Opens a lease, and lets in what has waited for it.
+    /// Opens a lease, and handles the requests that have waited for it.
     pub(crate) fn lease(
         &mut self,
         g: &mut Ground<'_, P>,
@@ -136,7 +137,7 @@ impl<P: Planner> Owner<P> {
         Ok(())
     }
 
-    /// Opens what nothing stands against, and lets in what has waited for it.
+    /// Opens a lease that has passed its checks, and handles the requests that have waited for it.
     pub(crate) fn open(&mut self, g: &mut Ground<'_, P>, spec: LeaseSpec, blocks: Held<P::Blocks>) {
         self.leases.insert(g.cx.now, spec, blocks);
         for demand in self.pending.opened(&spec.key) {
@@ -144,8 +145,8 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// Keeps the plan of a lease for the routes that are still to be asked for, where there is room. Half of it is for one
-    /// service at most, so that one certificate does not take all.
+    /// Keeps the plan of a lease for further routes, if there is room. One service gets at most half of the room, so
+    /// that one certificate cannot take all of it.
     fn keep_plan(&mut self, key: LeaseKey, by: &AgentId, plan: &Arc<Planned<P::Plan>>) {
         if let Some(kept) = self.plans.get_mut(&key.set)
             && Arc::ptr_eq(&kept.plan, plan)
@@ -153,7 +154,7 @@ impl<P: Planner> Owner<P> {
             kept.ranks.insert(key.rank);
             return;
         }
-        // A later request for other tokens takes the place of an earlier one.
+        // A later request for other tokens replaces an earlier one.
         self.plans.remove(&key.set);
         let (mut in_all, mut of_service) = (plan.slices, plan.slices);
         for kept in self.plans.values() {
@@ -168,7 +169,7 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// Nothing more is asked for by the plan of a lease.
+    /// Drops the plan of a set when the last of its leases has ended.
     pub(crate) fn forget_plan(&mut self, key: LeaseKey) {
         if let Entry::Occupied(mut kept) = self.plans.entry(key.set) {
             kept.get_mut().ranks.remove(&key.rank);
@@ -178,7 +179,7 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// What reads or writes the blocks of a lease, and the job of each that was invited to push them.
+    /// Returns the transfers that use the blocks of a lease, each with its job if it is an invited push.
     pub(crate) fn pins(&self, key: &LeaseKey) -> Vec<(TransferId, Option<JobId>)> {
         let pins = self.leases.pins(key).copied();
         pins.map(|pin| (pin, self.push_of(pin))).collect()
@@ -188,7 +189,7 @@ impl<P: Planner> Owner<P> {
         self.pushes.get(&pin).map(|push| push.job)
     }
 
-    /// The pull whose write lease this is.
+    /// Returns the pull that opened this write lease.
     pub(crate) fn opened_by(&self, key: &LeaseKey) -> Option<JobId> {
         match self.leases.blocks(key)? {
             Held::Of(BlocksOf::Job(id)) => Some(*id),
@@ -196,18 +197,19 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// An agent shows a life: what others of its lives have left here is over.
+    /// Handles an agent that has connected in this life: what it left here in other lives is over.
     pub(crate) fn agent_up(&mut self, cx: &mut Context<P>, agent: &AgentId, incarnation: Incarnation) {
         self.leases.agent_up(cx.now, agent, incarnation);
-        // What others have left is theirs, whatever life they claimed: a claim proves nothing.
+        // Other agents' requests stay, even if they claim another life of this agent's deployment: a claim proves
+        // nothing.
         self.pending.forget(|demand| match demand {
             Demand::Notice(said) => said.agent == *agent && said.holder.incarnation != incarnation,
-            // They went with the connection they came on.
+            // These ended with the connection that they came on.
             Demand::Ask(_) | Demand::Push(_) => false,
         });
     }
 
-    /// What is told of a use that a lease does not allow.
+    /// Converts a refused use to the refusal that the peer is told.
     fn refuse_use(&self, cx: &mut Context<P>, key: LeaseKey, stated: &ContentDigest, error: UseError) -> Refusal {
         if error == UseError::Content
             && let Some(spec) = self.leases.spec(&key)
@@ -218,7 +220,8 @@ impl<P: Planner> Owner<P> {
         error.into()
     }
 
-    /// A transfer with the holder's `peer_rank` touches the blocks no more: the next attempt of that pair may come.
+    /// Unpins a transfer with the holder's `peer_rank`, which no longer touches the blocks. Continues with the next
+    /// attempt of that pair.
     pub(crate) fn unpin(&mut self, g: &mut Ground<'_, P>, key: LeaseKey, peer_rank: Rank, transfer: TransferId) {
         self.leases.unpin(g.cx.now, key, transfer);
         if let Some(next) = self.queued.remove(&(key, peer_rank)) {
@@ -226,7 +229,7 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// The device of a rank is lost: ends its leases, and refuses what waits for others.
+    /// Ends the leases of a rank whose device is lost, and refuses what waits for others of its leases.
     pub(crate) fn lose(&mut self, cx: &mut Context<P>, rank: Rank) {
         self.leases.lose(rank);
         for demand in self.pending.of_rank(rank) {
@@ -234,8 +237,8 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// Memory is not done with the blocks of a lease: ends it, and gives its blocks where that is news. What waits for that
-    /// fence is refused.
+    /// Ends a lease because memory does not finish its work on the blocks. Returns the blocks, the first time only.
+    /// Attempts that wait for the fence are refused.
     pub(crate) fn stall(
         &mut self,
         cx: &mut Context<P>,
@@ -249,7 +252,7 @@ impl<P: Planner> Owner<P> {
         Some(blocks)
     }
 
-    /// An invited push touches the blocks of its lease no more.
+    /// Ends the lease of an invited push, which no longer touches its blocks.
     pub(crate) fn push_over(&mut self, key: LeaseKey, landed: bool) {
         if let Some(pin) = self.leases.push_over(key, landed) {
             self.pushes.remove(&pin);
@@ -257,12 +260,12 @@ impl<P: Planner> Owner<P> {
     }
 }
 
-/// What waits.
+/// Pending requests.
 impl<P: Planner> Owner<P> {
-    /// A plan is compiled, or cannot be: what waits for it goes on, or is refused.
+    /// Continues or refuses the requests that wait for a plan, which is compiled or cannot be.
     pub(crate) fn compiled(&mut self, g: &mut Ground<'_, P>, ask: &PlanAsk, outcome: Result<(), &Text>) {
         self.pending.bring_compiled(ask);
-        // One at a time: an invitation is answered when no rank of it waits any more.
+        // One at a time: an invitation is answered when none of its ranks waits any more.
         while let Some(demand) = self.pending.pop_compiled(ask) {
             match outcome {
                 Ok(()) => self.let_in(g, demand),
@@ -274,11 +277,11 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// Goes on with what has waited for a lease that is open now, or for its plan.
+    /// Continues with a request whose lease is open now, or whose plan is compiled.
     fn let_in(&mut self, g: &mut Ground<'_, P>, demand: Demand) {
         match demand {
             Demand::Ask(asked) => self.decide(g, asked),
-            // No agent waits for the answer any more.
+            // Its agent has had an answer already.
             Demand::Notice(said) => drop(self.apply(g.cx, said)),
             Demand::Push(wanted) => {
                 let into = self.check_target(g, wanted.conn, &wanted.invitation.into);
@@ -299,13 +302,13 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// What a connection has asked for, and was not begun, is of no use without it.
+    /// Drops the requests of a lost connection that have not begun.
     pub(crate) fn forget_asks(&mut self, conn: ConnId) {
         self.pending.forget(|demand| demand.conn() == Some(conn));
         self.queued.retain(|_, asked| asked.conn != conn);
     }
 
-    /// The asker has given up an ask that was not begun.
+    /// Drops an ask that has not begun and that its sender has given up.
     pub(crate) fn forget_ask(&mut self, conn: ConnId, transfer: TransferId) {
         let is_it = |asked: &Asked| asked.conn == conn && asked.ask.transfer == transfer;
         self.pending.forget(|demand| demand.ask().is_some_and(is_it));

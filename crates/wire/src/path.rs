@@ -1,7 +1,8 @@
-//! Paths: the ways that bytes can take between two agents, as far as agents talk about them.
+//! Paths: the ways that bytes can take between two agents, and their negotiation.
 //!
-//! Each has a [`Negotiation`](negotiation::Negotiation), which knows nothing of sockets: it hears the words of the peer and
-//! the reports of what carries streams, and gives orders and words. Carriers are `transload_transfer::path`'s.
+//! Each path has a [`Negotiation`](negotiation::Negotiation), which knows nothing of sockets. It takes the peer's words
+//! and the reports of the carrier that moves streams, and returns orders and words. The carriers are in
+//! `transload_transfer::path`.
 
 pub(crate) mod device_ring;
 pub(crate) mod negotiation;
@@ -14,25 +15,25 @@ use std::ops::BitOr;
 use serde::{Deserialize, Serialize};
 use transload_plan::codec::Codec;
 
-/// How the bytes of one transfer travel. Always reported.
+/// A way that the bytes of one transfer can take. Every report contains it.
 ///
-/// A number from 0 to 15, the same for all agents of a cluster. Among those that two agents share, the one with the
-/// greatest is taken.
+/// A number from 0 to 15, with the same meaning for all agents of a cluster. Two agents use the highest number that
+/// they share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Path(u8);
 
-/// How many paths there can be.
+/// The number of possible paths.
 const PATHS: u8 = 16;
 
 impl Path {
     /// Over the network, encrypted.
     pub const QUIC: Path = Path(0);
-    /// On one host through a staging ring: the source gathers, the destination scatters.
+    /// Within one host, through a staging ring: the source gathers, the destination scatters.
     pub const RING: Path = Path(1);
-    /// On one GPU through a ring in its memory, likewise.
+    /// Within one host's GPUs, through a ring in device memory.
     pub const DEVICE: Path = Path(2);
 
-    /// The path with this number, from 0 to 15.
+    /// Returns the path with this number, from 0 to 15.
     pub const fn new(number: u8) -> Option<Path> {
         match number < PATHS {
             true => Some(Path(number)),
@@ -59,7 +60,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// Some of the paths.
+/// A set of paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PathSet(u16);
 
@@ -68,21 +69,22 @@ impl PathSet {
     pub const ANY: PathSet = PathSet(u16::MAX);
     /// The network only.
     pub const QUIC: PathSet = PathSet(1 << Path::QUIC.0);
-    /// Those that stay on one host: all but the network.
+    /// All paths that stay on one host, that is, all but the network.
     pub const LOCAL: PathSet = PathSet(!PathSet::QUIC.0);
 
-    /// Whether `path` is one of them.
+    /// Returns whether `path` is in the set.
     pub const fn contains(self, path: Path) -> bool {
         self.0 & (1 << path.0) != 0
     }
 
-    /// Those that are in both.
+    /// Returns the paths that are in both sets.
     #[must_use]
     pub const fn and(self, other: PathSet) -> PathSet {
         PathSet(self.0 & other.0)
     }
 
-    /// Those that carry bytes in a codec: of others than exact ones the network, where fewer bytes are worth the work.
+    /// Returns the paths that can carry bytes in a codec. Codecs that are not exact use the network only, where sending
+    /// fewer bytes is worth the work.
     #[must_use]
     pub fn carrying(self, codec: Codec) -> PathSet {
         match codec.is_exact() {
@@ -91,12 +93,12 @@ impl PathSet {
         }
     }
 
-    /// The one to take: any that stays on one host before the network.
+    /// Returns the path to use: one that stays on the host rather than the network.
     pub fn best(self) -> Option<Path> {
         self.iter().last()
     }
 
-    /// All of them, the network first.
+    /// Iterates over the paths, the network first.
     pub fn iter(self) -> impl Iterator<Item = Path> {
         (0..PATHS).map(Path).filter(move |path| self.contains(*path))
     }

@@ -1,4 +1,4 @@
-//! The paths of each connection: which there are, what takes them, and what is negotiated for them.
+//! The paths of each connection: their negotiations, and the transfers that take them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -24,26 +24,27 @@ pub(crate) struct Paths {
 #[derive(Debug)]
 struct Link {
     negotiations: BTreeMap<Path, Box<dyn Negotiation>>,
-    /// Why one has failed for bytes that go one way: others are taken that way, until the peer connects anew.
+    /// The reasons why a path was lost in one direction. Transfers in that direction take other paths until the peer
+    /// connects again.
     lost: BTreeMap<(Path, Way), Text>,
-    /// What takes which.
+    /// The path that each transfer takes.
     travellers: BTreeMap<TransferId, (Path, Way)>,
 }
 
 impl Paths {
-    /// A connection is there, for which so much can be negotiated.
+    /// Adds a connection, with the negotiations of its paths.
     pub(crate) fn connected(&mut self, conn: ConnId, negotiations: Vec<Box<dyn Negotiation>>) {
         let negotiations = negotiations.into_iter().map(|of| (of.path(), of));
         let link = Link { negotiations: negotiations.collect(), lost: BTreeMap::new(), travellers: BTreeMap::new() };
         self.links.insert(conn, link);
     }
 
-    /// A connection is gone, and its paths with it.
     pub(crate) fn lost(&mut self, conn: ConnId) {
         self.links.remove(&conn);
     }
 
-    /// The paths by which bytes can go to an agent, or come from it. What one connection has lost is not tried on another.
+    /// Returns the paths by which bytes can go to an agent or come from it. A path that one connection has lost is not
+    /// tried on another.
     pub(crate) fn offered(&self, peers: &Peers, agent: &AgentId, way: Way) -> PathSet {
         let is_up = |conn| peers.agent(conn) == Some(agent) && peers.peer(conn).is_some();
         let links = self.links.iter().filter(|(conn, _)| is_up(**conn));
@@ -51,7 +52,7 @@ impl Paths {
         paths.reduce(PathSet::and).unwrap_or_default()
     }
 
-    /// A transfer takes a path from now on. Where that has been lost since it was agreed on, the transfer fails.
+    /// Begins a transfer on a path. If the path was lost since it was agreed on, the transfer fails.
     pub(crate) fn begin(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, path: Path, traveller: Traveller) {
         let Some(link) = self.links.get_mut(&conn) else {
             return;
@@ -66,7 +67,7 @@ impl Paths {
         });
     }
 
-    /// A transfer is over, or given up.
+    /// Ends a transfer, which is over or given up.
     pub(crate) fn end(&mut self, conn: ConnId, transfer: TransferId) {
         let Some(link) = self.links.get_mut(&conn) else {
             return;
@@ -78,8 +79,8 @@ impl Paths {
         }
     }
 
-    /// Has a negotiation go on, with what the peer or a carrier says, and does what it wants. What is of no path that the
-    /// connection has is not heard.
+    /// Runs a step of a negotiation, about a word of the peer or a report of the carrier, and does what it wants. Words
+    /// about paths that the connection does not have are ignored.
     pub(crate) fn negotiate(
         &mut self,
         cx: &mut Context<impl Planner>,
@@ -110,14 +111,14 @@ impl Paths {
 }
 
 impl Link {
-    /// The paths that there are for bytes that go this way.
+    /// Returns the paths that are available in a direction.
     fn there(&self, way: Way) -> PathSet {
         let paths = self.negotiations.keys().copied();
         let there = paths.filter(|path| !self.lost.contains_key(&(*path, way)));
         there.collect()
     }
 
-    /// A path has failed one way. Gives what has taken it.
+    /// Records that a path has failed in one direction. Returns the transfers that took it.
     fn lose(&mut self, path: Path, way: Way, why: Text) -> Vec<TransferId> {
         self.lost.insert((path, way), why);
         let travellers = self.travellers.iter();

@@ -1,6 +1,6 @@
-//! Connections and the agents behind them: greetings, lives, and dialling.
+//! Connections and the agents at their other ends: greetings, lives, and dialling.
 //!
-//! Both sides may have connected at the same time: any connection that is up will do.
+//! Both sides may have connected at the same time. Any connection that is up can be used.
 
 mod dial;
 mod dialling;
@@ -28,7 +28,7 @@ pub(crate) use dial::NoConnection;
 
 use dial::Dial;
 
-/// All connections, and the agents that are connected or to be connected to.
+/// All connections, and the agents that are connected or to be dialled.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     sessions: HashMap<ConnId, Session>,
@@ -37,28 +37,28 @@ pub(crate) struct Peers {
 
 #[derive(Debug)]
 struct Session {
-    /// What the peer's certificate proves.
+    /// The service in the peer's certificate.
     service: ServiceName,
-    /// Which instance of it the peer is: the one that we have dialled, or else the one that its hello names.
+    /// The peer's instance: the one that was dialled, or else the one that its hello names.
     agent: Option<AgentId>,
     dialled: bool,
-    /// The address that was dialled, if it was us who dialled.
+    /// The address that was dialled, if this agent dialled.
     address: Option<RankAddress>,
-    /// The roles that the peer's certificate gives it.
+    /// The roles in the peer's certificate.
     roles: Roles,
     seen: u64,
-    /// Announced, while its document is on its way.
+    /// The peer's hello, while its document is awaited.
     hello: Option<Hello>,
-    /// Accepted.
+    /// The peer, once this agent accepts it.
     peer: Option<Peer>,
-    /// Whether the peer has accepted us.
+    /// Whether the peer accepts this agent.
     welcome: bool,
     document_sent: bool,
-    /// When both had accepted each other.
+    /// The time since both sides accept each other.
     up_since: Option<Moment>,
 }
 
-/// What a peer has said about itself.
+/// A peer's own statements.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) holder: Holder,
@@ -72,7 +72,7 @@ impl Session {
     }
 }
 
-/// An agent that is connected, or to be connected to.
+/// An agent that is connected, or to be dialled.
 #[derive(Debug, Default)]
 struct Known {
     /// Connections that are up, all of one life.
@@ -80,19 +80,20 @@ struct Known {
     dial: Option<Dial>,
 }
 
-/// What there is.
+/// Access to connections and agents.
 impl Peers {
-    /// How many connections there are, welcome or not, and how many agents.
+    /// Returns the number of connections, welcome or not, and the number of agents.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.sessions.len(), self.agents.len())
     }
 
-    /// A connection to the agent that is up.
+    /// Returns a connection to the agent that is up.
     pub(crate) fn connection(&self, agent: &AgentId) -> Option<ConnId> {
         self.agents.get(agent)?.up.first().copied()
     }
 
-    /// The address at which the agent is connected, or was dialled last. None is known of an agent that has connected to us.
+    /// Returns the address at which the agent is connected, or was last dialled. `None` for an agent that has connected
+    /// by itself.
     pub(crate) fn address(&self, agent: &AgentId) -> Option<&RankAddress> {
         match self.connection(agent) {
             Some(conn) => self.sessions.get(&conn)?.address.as_ref(),
@@ -100,24 +101,24 @@ impl Peers {
         }
     }
 
-    /// What the peer has said about itself, where the connection is up.
+    /// Returns the peer's own statements, if the connection is up.
     pub(crate) fn peer(&self, conn: ConnId) -> Option<&Peer> {
         let session = self.sessions.get(&conn).filter(|session| session.is_up())?;
         session.peer.as_ref()
     }
 
-    /// Who is at the other end of a connection, once that is known.
+    /// Returns the agent at the other end of a connection, once that is known.
     pub(crate) fn agent(&self, conn: ConnId) -> Option<&AgentId> {
         self.sessions.get(&conn)?.agent.as_ref()
     }
 
-    /// The agent at the other end of a connection that is up, and what it has said about itself.
+    /// Returns the agent at the other end of a connection that is up, with its own statements.
     pub(crate) fn asker(&self, conn: ConnId) -> Result<(AgentId, &Peer), Refusal> {
         let asker = self.agent(conn).cloned().zip(self.peer(conn));
         asker.ok_or(Refusal::WrongPeer)
     }
 
-    /// Whether the peer's certificate allows it so much.
+    /// Checks that the peer's certificate has a role.
     pub(crate) fn permit(&self, conn: ConnId, role: Role) -> Result<(), Refusal> {
         let session = self.sessions.get(&conn);
         match session.is_some_and(|session| session.roles.contains(role)) {
@@ -126,7 +127,7 @@ impl Peers {
         }
     }
 
-    /// Whether a ticket is authentic and means us, in this life, and this peer.
+    /// Checks that a ticket is authentic, and meant for this agent in this life and for this peer.
     pub(crate) fn authenticate(
         &self,
         cx: &Context<impl Planner>,
@@ -149,7 +150,7 @@ impl Peers {
         }
     }
 
-    /// Whether the agent at the other end is still the one that a ticket means, and may own its leases.
+    /// Checks that the agent at the other end is still the one that a ticket means, and may own its leases.
     pub(crate) fn check_owner(&self, conn: ConnId, agent: &AgentId, claims: &Claims) -> Result<(), JobError> {
         let Some(peer) = self.peer(conn) else {
             return Ok(());
@@ -162,7 +163,7 @@ impl Peers {
         check_life(agent, found, claims)
     }
 
-    /// Whether the agent at the other end sends in a codec.
+    /// Checks that the agent at the other end can send in a codec.
     pub(crate) fn check_codec(&self, conn: ConnId, agent: &AgentId, codec: Codec) -> Result<(), JobError> {
         let sends = |peer: &Peer| codec.is_exact() || peer.codecs.contains(&codec);
         match self.peer(conn).is_none_or(sends) {
@@ -175,13 +176,13 @@ impl Peers {
         }
     }
 
-    /// The life of an agent that is connected.
+    /// Returns the life of a connected agent.
     fn life(&self, agent: &AgentId) -> Option<Incarnation> {
         let peer = self.peer(self.connection(agent)?)?;
         Some(peer.holder.incarnation)
     }
 
-    /// The lives of agents that are connected.
+    /// Returns the lives of the connected agents.
     #[cfg(test)]
     pub(crate) fn lives(&self) -> impl Iterator<Item = (&AgentId, Incarnation)> {
         let agents = self.agents.keys();
@@ -189,7 +190,7 @@ impl Peers {
     }
 }
 
-/// Whether an agent is of the deployment and the life that a ticket means.
+/// Checks that an agent has the deployment and the life that a ticket means.
 pub(crate) fn check_life(
     agent: &AgentId,
     found: (DeploymentDigest, Incarnation),
@@ -205,10 +206,10 @@ pub(crate) fn check_life(
     }
 }
 
-/// What the transport reports.
+/// Reports of the transport.
 impl Peers {
-    /// A control connection is there. `service` and `roles` are from the peer's certificate; `dialled` is the
-    /// agent that was to be reached, where we have made it. Says whether there is room for it.
+    /// Adds a control connection. `service` and `roles` are from the peer's certificate. `dialled` names the agent that
+    /// was dialled, unless the peer has connected. Returns whether there is room for the connection.
     pub(crate) fn connected(
         &mut self,
         cx: &mut Context<impl Planner>,
@@ -248,9 +249,9 @@ impl Peers {
         true
     }
 
-    /// Takes a message that has come, as far as it is a greeting. Gives anything else that a peer may say once it is welcome.
+    /// Handles a message as far as it is a greeting. Returns any other message of a peer that is welcome.
     ///
-    /// `wanted` says whether anything here waits for the agent that a hello is of.
+    /// `wanted` says whether anything here waits for the agent that a hello names.
     pub(crate) fn hear(
         &mut self,
         cx: &mut Context<impl Planner>,
@@ -278,7 +279,7 @@ impl Peers {
         None
     }
 
-    /// Ends a connection by our own decision.
+    /// Closes a connection by this agent's decision.
     pub(crate) fn close(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, reason: CloseReason) {
         if self.sessions.contains_key(&conn) {
             cx.act(Action::Close(conn, reason));
@@ -286,7 +287,7 @@ impl Peers {
         }
     }
 
-    /// A connection is gone.
+    /// Removes a connection, which is lost or closed.
     pub(crate) fn lost(&mut self, cx: &mut Context<impl Planner>, conn: ConnId) {
         let Some(session) = self.sessions.remove(&conn) else {
             return;

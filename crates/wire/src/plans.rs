@@ -1,4 +1,4 @@
-//! The plans that are used now. Each is compiled once, away from the machine, and shared by all that move by it.
+//! The plans in use. Each is compiled once, outside of the machine, and shared by everything that needs it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -7,18 +7,18 @@ use transload_plan::ids::ServiceName;
 
 use crate::planner::{PlanAsk, Planned};
 
-/// Most plans that are compiled at a time for the agents of one service, who choose what they ask for.
+/// The most plans that are compiled at a time for the agents of one service, which choose what to ask for.
 pub(crate) const MOST_COMPILING: usize = 256;
 
-/// How many plans are remembered before those that are held no more are forgotten.
+/// The number of remembered plans at which unused ones are removed.
 const SWEEP_AT: usize = 64;
 
-/// Plans that somebody holds, and those that are being compiled.
+/// Plans in use, and those that are being compiled.
 #[derive(Debug)]
 pub(crate) struct Plans<L> {
-    /// For which service, if not for ourselves.
+    /// Plans that are being compiled, each with the service that asked for it. `None` stands for this agent.
     compiling: HashMap<PlanAsk, Option<ServiceName>>,
-    /// Of no use when they are held no more.
+    /// Compiled plans. They are dropped when nothing uses them any more.
     compiled: HashMap<PlanAsk, Weak<Planned<L>>>,
     sweep_at: usize,
 }
@@ -30,7 +30,7 @@ impl<L> Default for Plans<L> {
 }
 
 impl<L> Plans<L> {
-    /// A plan that is compiled, and that somebody holds.
+    /// Returns a compiled plan that is in use.
     pub(crate) fn get(&self, ask: &PlanAsk) -> Option<Arc<Planned<L>>> {
         self.compiled.get(ask).and_then(Weak::upgrade)
     }
@@ -39,25 +39,25 @@ impl<L> Plans<L> {
         self.compiling.contains_key(ask) || self.get(ask).is_some()
     }
 
-    /// How many are being compiled for the agents of a service.
+    /// Returns the number of plans that are being compiled for a service.
     pub(crate) fn compiling_for(&self, service: &ServiceName) -> usize {
         let services = self.compiling.values().flatten();
         services.filter(|of| *of == service).count()
     }
 
-    /// Whether no plan is held, and none is on its way.
+    /// Returns whether no plan is in use or being compiled.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         let mut plans = self.compiled.values();
         self.compiling.is_empty() && plans.all(|plan| plan.strong_count() == 0)
     }
 
-    /// One that was unknown is compiled from now on.
+    /// Records that an unknown plan is being compiled.
     pub(crate) fn compile(&mut self, ask: PlanAsk, service: Option<ServiceName>) {
         self.compiling.insert(ask, service);
     }
 
-    /// It is compiled, or there is none.
+    /// Records the result of compiling; `None` is a failure.
     pub(crate) fn compiled(&mut self, ask: &PlanAsk, plan: Option<&Arc<Planned<L>>>) {
         self.compiling.remove(ask);
         let Some(plan) = plan else {

@@ -1,4 +1,4 @@
-//! Why somebody is refused, and why a transfer failed. Both travel, so both are data.
+//! Reasons for refusals and failures. Both are sent to peers, so they are data.
 
 use std::fmt;
 use std::mem::swap;
@@ -12,10 +12,10 @@ use crate::lease::{LeaseEnd, UseError};
 use crate::path::PathSet;
 use crate::roles::Role;
 
-/// Longest text of a peer that is kept, in bytes.
+/// The longest text that is kept of a peer, in bytes.
 const MAX_TEXT: usize = 1024;
 
-/// A text that travels: cut to 1 KiB, so that no message outgrows its frame.
+/// A text in a message: cut to 1 KiB, so that no message outgrows its frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String")]
 pub struct Text(String);
@@ -34,7 +34,7 @@ impl From<&str> for Text {
 }
 
 impl fmt::Display for Text {
-    /// Without control characters: a peer does not get to write to our terminal.
+    /// Escapes control characters, so that a peer cannot control the terminal.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
             match c.is_control() {
@@ -46,27 +46,27 @@ impl fmt::Display for Text {
     }
 }
 
-/// What differs between two deployments that cannot be bridged: the first such field.
+/// The first field in which two deployments differ in a way that cannot be bridged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{field} cannot be bridged: {ours} here, {theirs} there")]
 pub struct Difference {
     /// The field, as a deployment document names it.
     pub field: Text,
-    /// Its value at the side that says so.
+    /// Its value at the side that reports it.
     pub ours: Text,
-    /// Its value at the other.
+    /// Its value at the other side.
     pub theirs: Text,
 }
 
-/// Why a peer is not talked to.
+/// The reason why two agents do not talk to each other.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say what each is")]
 pub enum HelloRefusal {
-    /// No version of the protocol is spoken by both.
+    /// The two have no protocol version in common.
     #[error("protocol versions {ours:?} here, {theirs:?} there")]
     Version {
-        /// Lowest and highest version here.
+        /// The lowest and the highest version here.
         ours: (u16, u16),
         theirs: (u16, u16),
     },
@@ -74,7 +74,7 @@ pub enum HelloRefusal {
     Cluster { ours: ClusterName, theirs: ClusterName },
     #[error("the agent's service is not the one in its certificate")]
     Agent,
-    /// It speaks for ranks that its deployment does not have.
+    /// The agent claims ranks that its deployment does not have.
     #[error("rank {rank} of a deployment of {ranks}")]
     Rank { rank: Rank, ranks: u32 },
     /// Another life of the same agent is connected, and started later.
@@ -91,16 +91,16 @@ pub enum HelloRefusal {
     Specs(Difference),
     #[error("the agent is shutting down")]
     ShuttingDown,
-    /// At the address is another instance than the one that was dialled: the one that was there is gone.
+    /// Another instance than the dialled one answers at the address, so the dialled one is gone.
     #[error("another instance, {found}, is at that address by now")]
     OtherInstance { found: AgentId },
-    /// The peer has the very name of who refuses it.
+    /// The peer has the same name as the agent that refuses it.
     #[error(
         "both have one name: two instances of a service are started with the same name; give each an \
          `instance` of its own"
     )]
     OwnName,
-    /// The agent, or its service, has opened as many connections as it may. The one refusal that may be tried again.
+    /// The agent, or its service, has opened as many connections as it may. Only this refusal is transient.
     #[error("too many connections of one agent or service: {limit} are allowed, and as many are open")]
     Crowded { limit: u32 },
 }
@@ -111,18 +111,18 @@ impl HelloRefusal {
         HelloRefusal::Crowded { limit }
     }
 
-    /// Whether another attempt may fare better.
+    /// Returns whether another attempt may succeed.
     pub fn is_transient(&self) -> bool {
         matches!(self, HelloRefusal::Crowded { .. })
     }
 
-    /// Tells whether the two agents will never talk to each other, until one of them is started otherwise: they cache different
+    /// Returns whether the two agents can never talk to each other in their current configuration: they cache different
     /// things, or speak no common version.
     pub fn is_misfit(&self) -> bool {
         matches!(self, HelloRefusal::Specs(_) | HelloRefusal::Version { .. })
     }
 
-    /// The same as the other side would say it: what is here is there.
+    /// Returns the refusal from the other side's point of view: "here" and "there" are swapped.
     #[must_use]
     pub fn mirrored(mut self) -> Self {
         match &mut self {
@@ -135,7 +135,7 @@ impl HelloRefusal {
     }
 }
 
-/// Why a pull, a push, a notice or an invitation is refused.
+/// The reason why a pull, a push, a notice or an invitation is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say what each is")]
@@ -168,47 +168,47 @@ pub enum Refusal {
     Cancelled,
     #[error("the lease ended when its holder was lost")]
     PeerLost,
-    /// This rank, or everybody, has had it already.
+    /// This rank, or every rank, has used the lease.
     #[error("the lease was used up")]
     Consumed,
     #[error("attempt {latest} is known already")]
     Superseded { latest: u32 },
-    /// The blocks hold other content than the asker states. Which, the refusal does not say: the digest is the
+    /// The blocks hold other content than the asker states. The refusal does not say which, because the digest is the
     /// asker's proof that it knows the content.
     #[error("the blocks hold other content than was asked for")]
     DigestMismatch,
     #[error("the plans differ: {ours} here, {theirs} there")]
     PlanDigestMismatch { ours: PlanDigest, theirs: PlanDigest },
-    /// More tokens are asked for than there are, or others than were opened.
+    /// The request is for more tokens than there are. A push must be for exactly the opened tokens.
     #[error("tokens {start}..{valid} are there, and {asked} was asked for as the end")]
     NotEnoughTokens { start: u64, valid: u64, asked: u64 },
     #[error("nothing moves between rank {owner} here and rank {asker} there")]
     NoRoute { owner: Rank, asker: Rank },
     #[error("it cannot be planned here: {why}")]
     Unplannable { why: Text },
-    /// What is pushed is exact; what is pulled may come in the codecs of the hello.
+    /// Pushes are exact only; pulls may use the codecs in the hello.
     #[error("nothing moves here as {codec}")]
     Codec { codec: Codec },
     #[error("wanted {wanted}, there is {offered}")]
     PathUnavailable { wanted: PathSet, offered: PathSet },
-    /// Too much is under way. The one refusal that may be tried again.
+    /// Too much is in progress. Only this refusal is transient.
     #[error("too much of this peer is under way: the limit is {limit}")]
     Busy {
-        /// The limit that was met: of transfers, of what waits, or of places.
+        /// The limit that was reached: of transfers, of waiting requests, or of places.
         limit: u32,
     },
     #[error("the agent is shutting down")]
     ShuttingDown,
-    /// An invitation is into blocks of somebody else than who sends it.
+    /// The invitation is for blocks of another agent than its sender.
     #[error("the blocks to be written are not the asker's")]
     NotYourBlocks,
     #[error("the device that had the blocks is lost")]
     DeviceLost,
-    #[error("the device that has the blocks does not end what it was asked to do with them")]
+    #[error("the device that has the blocks did not finish its work on them in time")]
     DeviceStalled,
 }
 
-/// Whether one more may be under way.
+/// Checks that one more item may be in progress.
 pub(crate) fn room(limit: usize, under_way: usize) -> Result<(), Refusal> {
     match under_way < limit {
         true => Ok(()),
@@ -222,7 +222,7 @@ impl Refusal {
         Refusal::Busy { limit }
     }
 
-    /// Whether another attempt may fare better.
+    /// Returns whether another attempt may succeed.
     pub fn is_transient(&self) -> bool {
         matches!(self, Refusal::Busy { .. })
     }
@@ -257,7 +257,7 @@ impl From<UseError> for Refusal {
     }
 }
 
-/// Why a transfer that was under way came to nothing.
+/// The reason why a transfer failed after it was accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say what each is")]
@@ -269,11 +269,11 @@ pub enum Failure {
     #[error("stream {stream} has CRC32C {seen:08x}, {sent:08x} was sent")]
     Checksum {
         stream: u32,
-        /// Of the bytes sent, from the trailer.
+        /// The checksum of the bytes sent, from the trailer.
         sent: u32,
         seen: u32,
     },
-    /// A stream, or all of them, had another length than planned.
+    /// A stream, or all of them together, had another length than planned.
     #[error("{found} bytes where {planned} were planned")]
     Length { planned: u64, found: u64 },
     /// A peer's streams overlap, lie outside the plan, or are too many.
@@ -281,7 +281,7 @@ pub enum Failure {
     Streams,
     #[error("nothing moved for too long: it waited for {on}")]
     Stalled {
-        /// What the side that noticed waited for.
+        /// The event that the side that noticed the stall was waiting for.
         on: Awaited,
     },
     #[error("the connection to the peer was lost")]
@@ -294,18 +294,18 @@ pub enum Failure {
     Local { why: Text },
     #[error("a device that has the blocks is lost")]
     DeviceLost,
-    #[error("a device that has the blocks does not end what it was asked to do with them")]
+    #[error("a device that has the blocks did not finish its work on them in time")]
     DeviceStalled,
 }
 
 impl Failure {
-    /// Whether trying again is pointless.
+    /// Returns whether trying again is pointless.
     pub fn is_final(&self) -> bool {
         let final_ = matches!(self, Failure::LeaseEnded { .. } | Failure::Cancelled);
         final_ || self.is_of_device()
     }
 
-    /// Whether a device has failed.
+    /// Returns whether a device has failed.
     pub(crate) fn is_of_device(&self) -> bool {
         matches!(self, Failure::DeviceLost | Failure::DeviceStalled)
     }

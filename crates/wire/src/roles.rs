@@ -1,31 +1,31 @@
-//! What a certificate allows its holder.
+//! Roles: the permissions in a certificate.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// One thing that an agent may do. Configuration says which role each operation asks for.
+/// A permission of an agent. The configuration says which role each operation requires.
 ///
-/// Refusals name roles by their place here.
+/// Refusals are encoded by the position of a role in this list, so the order must not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Role {
-    /// Read leased blocks of others into its own: a decode engine.
+    /// May read leased blocks of others into its own, like a decode engine.
     Pull,
-    /// Write into blocks that others have opened for it.
+    /// May write into blocks that others have opened for it.
     Push,
-    /// Prolong leases.
+    /// May renew leases.
     Renew,
-    /// Hold leases and serve them: a prefill engine.
+    /// May own leases and serve them, like a prefill engine.
     Serve,
 }
 
 impl Role {
-    /// All roles, in the order in which they are written.
+    /// All roles, in their canonical order.
     pub const ALL: [Self; 4] = [Self::Pull, Self::Push, Self::Serve, Self::Renew];
 
-    /// The role's name in certificates and configuration.
+    /// Returns the role's name in certificates and configuration.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -47,7 +47,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// A name that is no role.
+/// The name is not a role.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{name:?} is no role; there are pull, push, serve and renew")]
 pub struct UnknownRole {
@@ -71,28 +71,28 @@ impl FromStr for Role {
 pub struct Roles(u8);
 
 impl Roles {
-    /// No role: such an agent may connect, and no more.
+    /// No role. Such an agent may only connect.
     pub const NONE: Self = Self(0);
 
-    /// Every role there is.
+    /// Returns the set of every role.
     #[must_use]
     pub fn all() -> Self {
         Self::from_iter(Role::ALL)
     }
 
-    /// Whether `role` is among them.
+    /// Returns whether the set contains `role`.
     #[must_use]
     pub const fn contains(self, role: Role) -> bool {
         self.0 & role.bit() != 0
     }
 
-    /// These roles and `role`.
+    /// Returns the set with `role` added.
     #[must_use]
     pub const fn with(self, role: Role) -> Self {
         Self(self.0 | role.bit())
     }
 
-    /// The roles, in the order of [`Role::ALL`].
+    /// Iterates over the roles, in the order of [`Role::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Role> {
         Role::ALL.into_iter().filter(move |role| self.contains(*role))
     }
@@ -107,7 +107,7 @@ impl FromIterator<Role> for Roles {
 impl FromStr for Roles {
     type Err = UnknownRole;
 
-    /// Comma-separated names; an empty text is no role.
+    /// Parses comma-separated names. An empty text is the empty set.
     fn from_str(names: &str) -> Result<Self, UnknownRole> {
         if names.is_empty() {
             return Ok(Self::NONE);

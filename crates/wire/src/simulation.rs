@@ -1,19 +1,19 @@
-//! Agents in virtual time, and everything that can go wrong between them.
+//! A simulation of agents in virtual time, with everything that can go wrong between them.
 //!
-//! A world has up to six agents of two or three deployments, a few requests, clocks that run apart,
-//! and a network that delays, reorders between streams, duplicates, breaks and partitions. Engines
-//! cancel, restart, mix up tickets, and hand over blocks whose work is not done. Memory is modelled as version numbers that are overwritten
-//! the moment blocks are given back. Thousands of worlds are tried, each from a seed:
+//! A world has up to six agents of two or three deployments, a few requests, clocks that drift apart, and a network
+//! that delays, reorders between streams, duplicates, breaks and partitions. Engines cancel, restart, mix up tickets,
+//! and hand over blocks before their GPU work is done. Memory is modelled as version numbers, which are overwritten as
+//! soon as blocks are returned. Thousands of worlds are tried, each from a seed. These rules must hold:
 //!
-//! - every lease and every job ends exactly once and gives its blocks back exactly once;
+//! - every lease and every job ends exactly once and returns its blocks exactly once;
 //! - nothing is read or written after that, nor before its mark, and no two attempts write the same blocks at a time;
-//! - a success means the right bytes, all of them, after a commit whose lease was alive;
-//! - whatever is bound to a life that is over has ended;
+//! - a success means that all the right bytes arrived, after a commit while the lease was alive;
+//! - everything that is bound to a past life has ended;
 //! - in the end nothing is left: no lease, no transfer, no timer;
-//! - where nothing goes wrong, everything succeeds.
+//! - if nothing goes wrong, everything succeeds.
 //!
-//! `TRANSLOAD_SEEDS=100000` tries more, `TRANSLOAD_SEED=17` one alone. Each [`Fault`] breaks one
-//! rule on purpose, and must be noticed.
+//! `TRANSLOAD_SEEDS=100000` tries more seeds, `TRANSLOAD_SEED=17` only one. Each [`Fault`] breaks one rule on purpose,
+//! and the simulation must notice it.
 
 mod audit;
 mod channels;
@@ -46,7 +46,7 @@ fn world(seed: u64, chaos: f64, fault: Option<Fault>) -> World {
     world
 }
 
-/// Runs one world. The fault that was found, if any.
+/// Runs one world. Returns the violation that was found, if any.
 fn run(seed: u64, chaos: f64, fault: Option<Fault>) -> (Option<String>, Tally) {
     let mut world = world(seed, chaos, fault);
     world.run();
@@ -97,7 +97,7 @@ fn a_seed_is_one_world() {
     }
 }
 
-/// Every call into every machine is a step at which some agent may vanish for ever, or restart.
+/// Kills an agent at each call into any machine in turn, for ever or until a restart.
 #[test]
 fn a_peer_may_vanish_at_any_step() {
     let (mut tried, mut ways) = (0, BTreeSet::new());
@@ -126,8 +126,8 @@ fn a_peer_may_vanish_at_any_step() {
     println!("{tried} vanished");
 }
 
-/// Marks of one request never come: nothing of it is read or written, its leases expire or are cancelled, and every other request
-/// succeeds as if it were not there.
+/// The marks of one request never come: nothing of it is read or written, its leases expire or are cancelled, and every
+/// other request succeeds as if it did not exist.
 #[test]
 fn nothing_else_waits_for_a_mark_that_never_comes() {
     let (mut failed, mut others, mut ends) = (0, 0, BTreeSet::new());
@@ -145,7 +145,7 @@ fn nothing_else_waits_for_a_mark_that_never_comes() {
         for view in world.views.values() {
             match view {
                 View::Lease { request: 0, ended, .. } => ends.extend(*ended),
-                // Where it has no route it needs nothing from anybody.
+                // A job without a route needs nothing from any agent, and succeeds.
                 View::Job { request: 0, done, .. } => failed += u64::from(*done == Some(false)),
                 View::Job { .. } => others += 1,
                 View::Lease { .. } => {}
@@ -158,7 +158,7 @@ fn nothing_else_waits_for_a_mark_that_never_comes() {
     assert!(others > 100, "{others} jobs of other requests");
 }
 
-/// Tries worlds until a broken rule is noticed, and by what it does wrong.
+/// Tries worlds until the violation `what` is found.
 fn notice(fault: Fault, chaos: f64, what: &str) {
     let found = |seed| run(seed, chaos, Some(fault)).0;
     let mut found = (0..3000).filter_map(|seed| Some((seed, found(seed)?)));

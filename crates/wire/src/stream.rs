@@ -1,4 +1,4 @@
-//! Data streams: what stands before and behind the bytes on a lane.
+//! Data streams: the header and the trailer around the bytes on a lane.
 //!
 //! A stream carries one range of a route's bytes, in plan order. It begins with a header of
 //! [`HEADER`] bytes and ends with a trailer of [`TRAILER`] bytes; everything is little endian.
@@ -19,15 +19,15 @@
 
 use transload_plan::ids::{Nonce, TransferId};
 
-/// Length of a header in bytes.
+/// The length of a header in bytes.
 pub const HEADER: usize = 56;
 
-/// Length of a trailer in bytes.
+/// The length of a trailer in bytes.
 pub const TRAILER: usize = 12;
 
 const MAGIC: [u8; 4] = *b"TLD\x01";
 
-/// What stands before the bytes.
+/// The header of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamHeader {
     /// The transfer.
@@ -36,18 +36,18 @@ pub struct StreamHeader {
     pub nonce: Nonce,
     /// The stream's number in its transfer.
     pub stream: u32,
-    /// Where its bytes begin in the route, in bytes.
+    /// The position of its first byte in the route, in bytes.
     pub offset: u64,
-    /// How many bytes it carries.
+    /// The number of bytes that it carries.
     pub length: u64,
 }
 
-/// What stands behind the bytes.
+/// The trailer of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamTrailer {
-    /// How many bytes the stream carried.
+    /// The number of bytes that the stream carried.
     pub length: u64,
-    /// Their CRC32C.
+    /// The CRC32C of those bytes.
     pub crc: u32,
 }
 
@@ -55,12 +55,12 @@ pub struct StreamTrailer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a data stream of this version: it begins with {found:02x?}")]
 pub struct NotAStream {
-    /// How it begins.
+    /// The first bytes of the stream.
     pub found: [u8; 4],
 }
 
 impl StreamHeader {
-    /// As it travels.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -72,7 +72,7 @@ impl StreamHeader {
         bytes
     }
 
-    /// As it arrived.
+    /// Decodes a header.
     pub fn decode(bytes: &[u8; HEADER]) -> Result<Self, NotAStream> {
         let found = array(bytes, 0);
         if found != MAGIC {
@@ -89,7 +89,7 @@ impl StreamHeader {
 }
 
 impl StreamTrailer {
-    /// As it travels.
+    /// Encodes the trailer.
     pub fn encode(&self) -> [u8; TRAILER] {
         let mut bytes = [0; TRAILER];
         bytes[..8].copy_from_slice(&self.length.to_le_bytes());
@@ -97,13 +97,13 @@ impl StreamTrailer {
         bytes
     }
 
-    /// As it arrived.
+    /// Decodes a trailer.
     pub fn decode(bytes: &[u8; TRAILER]) -> Self {
         Self { length: u64::from_le_bytes(array(bytes, 0)), crc: u32::from_le_bytes(array(bytes, 8)) }
     }
 }
 
-/// The `N` bytes at `at`, which is inside.
+/// Returns the `N` bytes from `at` on. Panics if they are not all inside `bytes`.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     std::array::from_fn(|i| bytes[at + i])
 }

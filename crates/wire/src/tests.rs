@@ -1,4 +1,4 @@
-//! One machine against a peer that says what the test wants, typed answer by typed answer.
+//! Tests of one machine against a peer that the test plays, message by message.
 
 mod asks;
 mod devices;
@@ -98,25 +98,25 @@ fn mint(claims: &Claims) -> Ticket {
     Ticket::mint(&key(), claims).unwrap()
 }
 
-/// A machine, and a peer played by the test on one connection of it.
+/// A machine, and a peer on one connection of it, which the test plays.
 struct Table {
     now: Moment,
     machine: Machine<SimPlanner<&'static str>>,
     conn: ConnId,
     sequence: u64,
-    /// What the machine wanted, sending apart.
+    /// Actions of the machine, except for messages.
     did: Vec<Action<&'static str>>,
-    /// What the machine said, paths apart.
+    /// Messages of the machine, except for those about paths.
     said: Vec<Message>,
-    /// What it said of paths, and what it wanted of their carriers.
+    /// Messages about paths, and orders to carriers.
     worded: Vec<(Path, Vec<u8>)>,
     ordered: Vec<(Path, Order)>,
-    /// Which plans it wanted, and whether it gets them at once.
+    /// Requested plans, and whether they are compiled at once.
     compiled: Vec<PlanAsk>,
     compiles: bool,
 }
 
-/// What can be negotiated with a peer: one alone is on our host.
+/// Returns the negotiations with a peer. Only one peer is on this host.
 fn paths(peer: &str, dialled: bool) -> Vec<Box<dyn Negotiation>> {
     let lanes: Box<dyn Negotiation> = Box::new(Lanes::new(dialled, 4));
     match peer {
@@ -126,7 +126,7 @@ fn paths(peer: &str, dialled: bool) -> Vec<Box<dyn Negotiation>> {
 }
 
 impl Table {
-    /// A machine that nobody has connected to.
+    /// Makes a machine without connections.
     fn lonely(name: &str, shape: Shape, options: Options) -> Self {
         let identity = Identity {
             agent: agent(name),
@@ -153,7 +153,7 @@ impl Table {
         }
     }
 
-    /// An owner with a holder called `peer` connected to it.
+    /// Makes an owner with a connected holder called `peer`.
     fn owner_with(peer: &str, options: Options) -> Self {
         let mut t = Self::lonely("owner", OWNER, options);
         t.greet(peer, Roles::all(), hello(peer));
@@ -164,7 +164,7 @@ impl Table {
         Self::owner_with("holder", Options::default())
     }
 
-    /// A new connection, greeted as far as the machine lets.
+    /// Makes a new connection, greeted as far as the machine allows.
     fn greet(&mut self, peer: &str, roles: Roles, hello: Hello) {
         self.connect(peer, roles);
         self.hear(Message::Hello(hello));
@@ -184,7 +184,7 @@ impl Table {
         self.do_(|machine, now, conn| machine.connected(now, conn, service, None, roles, paths));
     }
 
-    /// A new connection that the machine has dialled.
+    /// Makes a new connection that the machine has dialled.
     fn dialled(&mut self, peer: &str) {
         self.conn = ConnId(self.conn.0 + 1);
         self.sequence = 0;
@@ -224,7 +224,6 @@ impl Table {
         self.do_(|machine, now, conn| machine.on_message(now, conn, envelope));
     }
 
-    /// What the machine answers to a message.
     fn answer(&mut self, message: Message) -> Option<Message> {
         self.said.clear();
         self.hear(message);
@@ -238,7 +237,7 @@ impl Table {
         }
     }
 
-    /// As a job would end that has taken 30 s.
+    /// Returns the error of a job that has taken 30 s.
     fn late(&self, id: JobId) -> JobError {
         let machine = &self.machine;
         JobError::TimedOut {
@@ -261,7 +260,7 @@ impl Table {
         self.do_(|machine, now, _| machine.lease(now, spec, "blocks")).unwrap();
     }
 
-    /// What was to be done since the last look, but for claims, which the table of leases is tested for.
+    /// Returns the actions since the last call, except for claims, which the lease table's tests cover.
     fn took(&mut self) -> Vec<Action<&'static str>> {
         let did = std::mem::take(&mut self.did).into_iter();
         let is_claim = |action: &Action<_>| matches!(action, Action::LeaseClaimed { .. });
@@ -313,7 +312,7 @@ fn hello(name: &str) -> Hello {
     }
 }
 
-/// Rank 0 to rank 0, as both sides plan it.
+/// Returns the route from rank 0 to rank 0, which both sides plan alike.
 fn ask(n: u8, attempt: u32) -> Ask {
     Ask {
         transfer: transfer(n * 16 + attempt as u8),
@@ -343,7 +342,7 @@ fn planner(me: Shape) -> SimPlanner<&'static str> {
     }
 }
 
-/// What one rank of a deployment moves to another, or gets from it.
+/// Returns the routes between one rank and a deployment.
 fn routes(me: Shape, peer: (Shape, bool), rank: Rank, request: Request) -> Vec<Route> {
     let (peer, local_is_source) = (peer.0.digest(), peer.1);
     let ask = PlanAsk { peer, local_is_source, request };
@@ -396,7 +395,7 @@ fn a_shutdown_drains_and_then_gives_up() {
     assert!(t.machine.is_idle());
 }
 
-/// What the documentation says of memory.
+/// Checks the sizes that the documentation states.
 #[test]
 fn things_are_as_small_as_documented() {
     use crate::flows::transfer::Transfer;

@@ -1,12 +1,11 @@
 //! Tickets: opaque, unguessable texts that let one destination use one lease set.
 //!
-//! A ticket is made where no memory is, in an engine's scheduler: that takes the cluster's
-//! [`TicketKey`] and the addresses of the owner's ranks, and nothing else. It then travels through
-//! proxies that need not understand it, and any rank can tell that it is authentic.
+//! A ticket is made in an engine's scheduler, which has no memory of caches. That takes only the cluster's
+//! [`TicketKey`] and the addresses of the owner's ranks. The ticket then travels through proxies that need not
+//! understand it, and any rank can verify it.
 //!
-//! **A ticket is a bearer secret.** Who holds it (and a certificate that the owner trusts) can use
-//! the lease set. [`Ticket`] therefore prints only a fingerprint; [`Ticket::expose`] is the one way
-//! to its text.
+//! **A ticket is a bearer secret.** A process that has it, and a certificate that the owner trusts, can use the lease
+//! set. [`Ticket`] therefore prints only a fingerprint; [`Ticket::expose`] is the only way to its text.
 //!
 //! **Form.** `tl1.` and base64url, without padding, of the claims in postcard and a MAC of 32
 //! bytes: BLAKE3 keyed with a key derived from the cluster's. At most [`MAX_TICKET`] bytes.
@@ -22,19 +21,19 @@ pub(crate) use claims::MAX_RANKS;
 pub use claims::{Audience, Claims, ClaimsError, RankAddress};
 pub use text::TextError;
 
-/// Longest ticket, in bytes of its text.
+/// The longest ticket, in bytes of its text.
 pub(crate) const MAX_TICKET: usize = 4096;
 
 const PREFIX: &str = "tl1.";
 const MAC: usize = 32;
 const KEY_CONTEXT: &str = "transload 1 ticket key";
 
-/// The key that tickets of a cluster are sealed with. Every agent and every scheduler holds it.
+/// The key that seals the tickets of a cluster. Every agent and every scheduler has it.
 #[derive(Clone)]
 pub struct TicketKey([u8; 32]);
 
 impl TicketKey {
-    /// From 32 secret random bytes.
+    /// Derives the key from 32 secret random bytes.
     pub fn new(secret: &[u8; 32]) -> Self {
         Self(blake3::derive_key(KEY_CONTEXT, secret))
     }
@@ -46,7 +45,7 @@ impl fmt::Debug for TicketKey {
     }
 }
 
-/// Why a ticket cannot be made.
+/// The reason why a ticket cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -61,7 +60,7 @@ pub enum MintError {
     TooLong { bytes: usize, ranks: usize },
 }
 
-/// Why a text is not a ticket of this cluster.
+/// The reason why a text is not a ticket of this cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -69,30 +68,30 @@ pub enum TicketError {
     /// It is longer than 4,096 bytes.
     #[error("a ticket has at most {MAX_TICKET} bytes, this one has {bytes}")]
     TooLong { bytes: usize },
-    /// It does not begin as a ticket of this version does.
+    /// It does not begin like a ticket of this version.
     #[error("a ticket of this version begins with {PREFIX:?}")]
     Version,
-    /// What follows is not base64url.
+    /// The rest is not base64url.
     #[error(transparent)]
     Text(#[from] TextError),
-    /// The MAC is not of this key: it was made elsewhere, or changed on its way.
+    /// The MAC does not match the key: the ticket was made elsewhere, or changed on its way.
     #[error("the ticket was not sealed with this cluster's key, or was changed since")]
     Forged,
-    /// It is authentic, and yet does not hold claims of this version.
+    /// The ticket is authentic, but does not contain claims of this version.
     #[error("the ticket is authentic, but its claims cannot be read")]
     Encoding,
-    /// It is authentic, and its claims contradict themselves.
+    /// The ticket is authentic, but its claims contradict themselves.
     #[error(transparent)]
     Claims(#[from] ClaimsError),
 }
 
-/// The text of a ticket, not yet known to be authentic.
+/// The text of a ticket, which may not be authentic.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Ticket(Box<str>);
 
 impl Ticket {
-    /// Seals `claims`.
+    /// Seals `claims` into a ticket.
     pub fn mint(key: &TicketKey, claims: &Claims) -> Result<Self, MintError> {
         let mut bytes = claims.encode()?;
         bytes.extend_from_slice(mac(key, &bytes).as_bytes());
@@ -103,7 +102,7 @@ impl Ticket {
         Ok(Self(text.into()))
     }
 
-    /// Takes a text that somebody handed over. Only its length and its beginning are looked at.
+    /// Takes the text of a ticket from elsewhere. Only its length and its beginning are checked.
     pub fn from_text(text: &str) -> Result<Self, TicketError> {
         if text.len() > MAX_TICKET {
             return Err(TicketError::TooLong { bytes: text.len() });
@@ -114,7 +113,7 @@ impl Ticket {
         Ok(Self(text.into()))
     }
 
-    /// Checks that the ticket is authentic and reads what it claims.
+    /// Checks that the ticket is authentic, and returns its claims.
     pub fn open(&self, key: &TicketKey) -> Result<Claims, TicketError> {
         let body = self.0.strip_prefix(PREFIX).ok_or(TicketError::Version)?;
         let bytes = text::decode(body)?;
@@ -126,7 +125,7 @@ impl Ticket {
         Claims::decode(claims)
     }
 
-    /// The text itself, to be handed to whoever shall use the lease set. Never log it.
+    /// Returns the text, for the process that is to use the lease set. Never log it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -137,7 +136,7 @@ fn mac(key: &TicketKey, claims: &[u8]) -> blake3::Hash {
 }
 
 impl fmt::Display for Ticket {
-    /// A fingerprint: enough to find the ticket again in another log, useless to anybody else.
+    /// Writes a fingerprint, which helps to find the ticket in another log and is useless otherwise.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digest = blake3::hash(self.0.as_bytes());
         write!(f, "ticket#")?;

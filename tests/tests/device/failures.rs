@@ -46,7 +46,7 @@ fn what_is_no_memory_of_the_gpu_is_refused() {
         // SAFETY: the driver knows its streams, and compares.
         let mark = unsafe { Mark::new(&other, engine.stream()) };
         let mark = mark.unwrap_err().to_string();
-        assert!(mark.starts_with("the stream is none of device 1, or was destroyed: cuEventRecord"), "{mark}");
+        assert!(mark.starts_with("the stream does not belong to device 1, or was destroyed: cuEventRecord"), "{mark}");
 
         let theirs = DeviceMemory::allocate(&other, &[4096]).unwrap();
         let too_far = strided(4096, 2048);

@@ -1,4 +1,4 @@
-//! Copies of the driver alone: one of many bytes, and one for each chunk.
+//! Plain copies of the driver: one copy of many bytes, and one copy for each chunk.
 
 use std::time::{Duration, Instant};
 
@@ -12,39 +12,39 @@ use crate::sys::*;
 use transload_memory::{Access, CheckError, Side};
 use transload_plan::program::Program;
 
-/// How many descriptors the driver is given in a call: nobody says how many it takes.
+/// Descriptors that are passed to the driver in a call. Its limit is not documented.
 const BATCH: usize = 1 << 16;
 
 /// Memory of the host that the GPU's copy engines reach.
 #[derive(Debug)]
 pub struct PinnedMemory(Pinned);
 
-/// The chunks of a program, as a list of copies: what the driver takes from those who have no kernel.
+/// The chunks of a program, as the list of copies that the driver needs without a kernel.
 #[derive(Debug)]
 pub struct ChunkList {
     to: Vec<u64>,
     from: Vec<u64>,
     lens: Vec<usize>,
-    /// The driver's function that takes many at once, if it has one and has not refused this list.
+    /// The driver's function for batches, if it has one and has not refused this list.
     batch: Option<CuMemcpyBatchAsync>,
     _memories: [DeviceMemory; 2],
 }
 
 impl PinnedMemory {
-    /// So many bytes, zeroed.
+    /// Allocates that many bytes, zeroed.
     ///
     /// # Errors
-    /// What the driver says: out of memory, mostly.
+    /// An error of the driver, usually out of memory.
     pub fn allocate(gpu: &Gpu, bytes: usize) -> Result<Self, DeviceError> {
         Pinned::new(gpu.context(), bytes).map(Self)
     }
 }
 
 impl ChunkList {
-    /// The first chunks of a program, `most` of them at most.
+    /// Lists the first chunks of a program, at most `most`.
     ///
     /// # Errors
-    /// [`DeviceError`], as of [`copy`](crate::copy()).
+    /// [`DeviceError`], as for [`copy`](crate::copy()).
     pub fn new(
         program: &Program,
         source: &DeviceMemory,
@@ -70,13 +70,13 @@ impl ChunkList {
         Ok(list)
     }
 
-    /// Bytes of all chunks.
+    /// Returns the number of bytes of all chunks.
     pub fn bytes(&self) -> u64 {
         self.lens.iter().map(|len| *len as u64).sum()
     }
 
-    /// The driver's function that copies them: `cuMemcpyBatchAsync` from CUDA 12.8 on, unless it has refused the list, else a call for
-    /// each.
+    /// Returns the name of the driver's function that copies them: `cuMemcpyBatchAsync` from CUDA 12.8 on, unless it
+    /// has refused the list, else `cuMemcpyDtoDAsync` for each chunk.
     pub fn copied_by(&self) -> &'static str {
         match self.batch {
             Some(_) => "cuMemcpyBatchAsync",
@@ -86,10 +86,10 @@ impl ChunkList {
 }
 
 impl Meter {
-    /// Copies the first bytes of one memory's first allocation to those of another's, by one copy of the driver.
+    /// Copies the first `bytes` bytes of one memory's first allocation to another's, with one copy of the driver.
     ///
     /// # Errors
-    /// [`DeviceError::PastEnd`] where an allocation is shorter, [`CheckError::ReadOnly`], or what the driver says.
+    /// [`DeviceError::PastEnd`] if an allocation is shorter, [`CheckError::ReadOnly`], or an error of the driver.
     pub fn one_copy(&self, source: &DeviceMemory, destination: &DeviceMemory, bytes: u64) -> Result<Took, DeviceError> {
         let (from, to) = (first(source, bytes, Access::Read)?, first(destination, bytes, Access::ReadWrite)?);
         self.time(|| {
@@ -100,10 +100,10 @@ impl Meter {
         })
     }
 
-    /// Copies each chunk by a descriptor of its own, many [in one call](ChunkList::copied_by) where the driver takes that.
+    /// Copies each chunk with its own descriptor, many [in one call](ChunkList::copied_by) if the driver accepts that.
     ///
     /// # Errors
-    /// What the driver says.
+    /// An error of the driver.
     pub fn chunk_copies(&self, list: &mut ChunkList) -> Result<Took, DeviceError> {
         self.time(|| {
             let _entered = self.gpu.context().enter()?;
@@ -133,7 +133,8 @@ impl Meter {
         let ends = list.to.chunks_mut(BATCH).zip(list.from.chunks_mut(BATCH));
         for ((to, from), lens) in ends.zip(list.lens.chunks_mut(BATCH)) {
             let (mut first, mut failed) = (0, 0);
-            // SAFETY: as in `chunk_copies`; the three lists have one length, and one set of attributes is of all from the first on.
+            // SAFETY: as in `chunk_copies`; the three lists have one length, and the one set of attributes applies to
+            // all from the first on.
             let copied = unsafe {
                 batch(
                     to.as_mut_ptr(),
@@ -152,10 +153,11 @@ impl Meter {
         Ok(())
     }
 
-    /// Copies the first bytes of a memory's first allocation to pinned memory, or back, by one copy of the driver.
+    /// Copies the first `bytes` bytes of a memory's first allocation to pinned memory, or back, with one copy of the
+    /// driver.
     ///
     /// # Errors
-    /// As of [`one_copy`](Self::one_copy).
+    /// As for [`one_copy`](Self::one_copy).
     pub fn one_crossing(
         &self,
         memory: &DeviceMemory,
@@ -168,11 +170,11 @@ impl Meter {
         self.time(|| self.carry(&self.stream, device, pinned, bytes, to_host))
     }
 
-    /// Does both at once, on two streams: to the host from the first memory, from the host to the second. Gives how long until both
-    /// were done.
+    /// Copies in both directions at once, on two streams: to the host from the first memory, and from the host to the
+    /// second. Returns the time until both were done.
     ///
     /// # Errors
-    /// As of [`one_copy`](Self::one_copy).
+    /// As for [`one_copy`](Self::one_copy).
     pub fn both_crossings(
         &self,
         [out, back]: [&DeviceMemory; 2],
@@ -185,7 +187,7 @@ impl Meter {
         let submitted = self
             .carry(&self.stream, devices.0, to, lens.0, true)
             .and_then(|()| self.carry(&self.other, devices.1, from, lens.1, false));
-        // What was submitted uses the memories, whatever became of the rest.
+        // What was submitted uses the memories even if a later call failed.
         let done = [self.settle(&self.stream), self.settle(&self.other)];
         submitted?;
         done.into_iter().collect::<Result<(), _>>()?;
@@ -204,7 +206,7 @@ impl Meter {
         let _entered = context.enter()?;
         let (host, raw) = (pinned.0.start.as_ptr(), stream.raw);
         if to_host {
-            // SAFETY: both are that long, and whoever calls this waits for the end.
+            // SAFETY: both are that long, and the callers wait for the end.
             let copied = unsafe { driver::cuMemcpyDtoHAsync_v2(host.cast(), device, len, raw) };
             context.check("cuMemcpyDtoHAsync_v2", copied)
         } else {
@@ -216,7 +218,7 @@ impl Meter {
 }
 
 impl PinnedMemory {
-    /// Proves that it has so many bytes.
+    /// Checks that the memory has that many bytes.
     fn len(&self, bytes: u64) -> Result<usize, DeviceError> {
         let len = self.0.len as u64;
         match bytes <= len {
@@ -226,7 +228,7 @@ impl PinnedMemory {
     }
 }
 
-/// The first allocation of a memory, which has so many bytes and may be used so.
+/// Returns the address of a memory's first allocation, if that has enough bytes and allows the access.
 pub(super) fn first(memory: &DeviceMemory, bytes: u64, access: Access) -> Result<u64, DeviceError> {
     if access == Access::ReadWrite && memory.access() == Access::Read {
         return Err(CheckError::ReadOnly.into());
@@ -238,7 +240,7 @@ pub(super) fn first(memory: &DeviceMemory, bytes: u64, access: Access) -> Result
     }
 }
 
-/// What a crossing does with the GPU's memory.
+/// Returns the access that a copy in this direction needs.
 fn needed(to_host: bool) -> Access {
     match to_host {
         true => Access::Read,

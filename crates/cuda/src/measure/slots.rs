@@ -1,4 +1,4 @@
-//! Bytes that go through slots of device memory, as over a ring there, with neither sums nor agents.
+//! Bytes that pass through slots of device memory, as in a device ring, but without checksums or agents.
 
 use super::{Meter, Took};
 use crate::error::DeviceError;
@@ -10,7 +10,7 @@ use crate::stream::{DeviceStream, Way};
 use transload_memory::Side;
 use transload_plan::program::Program;
 
-/// Bytes of a slot, of which there are as many as in a ring between two agents.
+/// Bytes of a slot. Their number, too, is that of a ring between two agents.
 const SLOT: u64 = Slots::OF_A_RING.bytes as u64;
 
 struct Slot {
@@ -20,11 +20,11 @@ struct Slot {
 }
 
 impl Meter {
-    /// Moves the bytes of programs, each between two memories of this GPU, through slots: one stream gathers into them while another
-    /// scatters from them, each on [`DEFAULT_MULTIPROCESSORS`].
+    /// Moves the bytes of programs, each between two memories of this GPU, through slots: one stream gathers into them
+    /// while another scatters from them, each on [`DEFAULT_MULTIPROCESSORS`].
     ///
     /// # Errors
-    /// As of [`prepare`](Self::prepare).
+    /// Those of [`prepare`](Self::prepare).
     pub fn through_slots(&self, copies: &[(&Program, [&DeviceMemory; 2])]) -> Result<Took, DeviceError> {
         let streams = copies.iter().map(|(program, [source, destination])| {
             destination.check(program, Side::Destination)?;
@@ -63,7 +63,7 @@ impl Meter {
             }
             Ok(())
         });
-        // Where the submission was cut off, nothing waits for the last slot.
+        // If the submission failed half-way, the other stream may still use the last slot.
         self.settle(&self.other)?;
         took
     }

@@ -10,7 +10,7 @@ use crate::launch::{ENTRIES, End, Ends, LONGEST_UNIT, Launch, LaunchError, Launc
 use transload_memory::Side;
 use transload_plan::program::{ALLOCATION_BITS, Loop, Nest, Placed, Program, split_address};
 
-/// Where memories of a test lie for the kernel: far apart, and from a multiple of 4 KiB on.
+/// Addresses of a test's memories for the kernel: far apart, each a multiple of 4 KiB.
 const SOURCE: u64 = 0x1000_0000_0000;
 const DESTINATION: u64 = 0x2000_0000_0000;
 const APART: u64 = 0x0001_0000_0000;
@@ -49,7 +49,7 @@ impl Allocations {
     }
 }
 
-/// Runs what launches say, and gives what became of the destination and of the source.
+/// The memories of a test case, as the kernel sees them.
 struct Trial {
     source: Allocations,
     destination: Allocations,
@@ -72,7 +72,7 @@ impl Trial {
     }
 }
 
-/// Few, so that each has several rounds; and more than there are units.
+/// Generates numbers of warps: few, so that each has several rounds, or more than there are units.
 fn warps() -> impl Strategy<Value = u64> {
     prop_oneof![1..4u64, Just(40)]
 }
@@ -81,7 +81,7 @@ fn skew() -> impl Strategy<Value = u64> {
     prop_oneof![3 => Just(0), 1 => 0..16u64, 1 => prop::sample::select(vec![2, 4, 8])]
 }
 
-/// A range of a stream of so many bytes, cut anywhere.
+/// Generates a range of a stream of that many bytes, cut anywhere.
 fn part(bytes: u64, ends: (f64, f64)) -> Range<u64> {
     let at = |end: f64| (end * (bytes + 1) as f64) as u64;
     let (a, b) = (at(ends.0).min(bytes), at(ends.1).min(bytes));
@@ -183,7 +183,7 @@ proptest! {
     }
 }
 
-/// Nothing was written to these.
+/// Asserts that none of these bytes was written.
 fn untouched(done: &[Done], before: &[Bytes]) -> Result<(), TestCaseError> {
     for (done, before) in done.iter().zip(before) {
         prop_assert!(done.bytes == before.bytes && done.writes.iter().all(|writes| *writes == 0));
@@ -191,7 +191,7 @@ fn untouched(done: &[Done], before: &[Bytes]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// One nest at one place.
+/// Returns a program of one nest at one place.
 fn one(loops: SmallVec<[Loop; 4]>, run: u64) -> Program {
     Program { nests: vec![Nest { loops, run }], placed: vec![Placed { nest: 0, src: 0, dst: 0 }] }
 }
@@ -214,8 +214,8 @@ fn the_unit_is_the_longest_that_everything_is_a_multiple_of() {
     assert_eq!(unit(&strided(7, 1024), 0), 1);
 }
 
-/// A nest of so many loops at two places, to where the same addresses are on the other side. Where it is far, its outermost loop leads
-/// from one allocation to the next.
+/// Returns a nest with that many loops at two places, whose destination has the same addresses as the source. With
+/// `far`, the outermost loop leads from one allocation to the next.
 fn deep(depth: usize, run: u64, far: bool) -> Case {
     let (mut loops, mut reach) = (SmallVec::new(), run);
     for (inside, count) in [3, 1, 2, 2, 1, 2, 1, 2].into_iter().enumerate().take(depth) {
@@ -234,7 +234,7 @@ fn deep(depth: usize, run: u64, far: bool) -> Case {
     }
 }
 
-/// Each entry, by its index, with runs that it is for, and each depth.
+/// The kernel's entries by index, each with runs that it is for, and each depth.
 fn deep_cases() -> impl Iterator<Item = (usize, Case, String)> {
     let runs = [(0, 48), (1, 48), (2, 48), (3, 48), (5, 48), (6, 2048), (6, 2208)];
     let depths = (0..=MAX_LOOPS).flat_map(|depth| [(depth, false), (depth, true)]);
@@ -246,13 +246,13 @@ fn deep_cases() -> impl Iterator<Item = (usize, Case, String)> {
     })
 }
 
-/// Addresses that are no multiples of more than an entry's unit.
+/// Returns addresses that are multiples of an entry's unit and of nothing larger.
 fn skews(entry: usize) -> (u64, u64) {
     let skew = (1 << entry.min(4)) % LONGEST_UNIT;
     (skew, skew)
 }
 
-/// Whether the bytes of the program, and no others, are at the same addresses on the other side, each written once.
+/// Checks that the bytes of the program, and no others, are at the same addresses on the other side, each written once.
 fn is_copied(trial: &Trial, program: &Program, done: &[Done]) -> bool {
     let (from, mut to) = (trial.source.bytes(), trial.destination.bytes());
     let mut writes: Vec<_> = to.iter().map(|bytes| vec![0; bytes.len()]).collect();
@@ -281,7 +281,7 @@ fn nests_of_every_depth_move_between_memories() {
     }
 }
 
-/// Out of a memory into pieces, and from there into another memory.
+/// Copies out of a memory into pieces, and from there into another memory.
 #[test]
 fn nests_of_every_depth_move_in_pieces_that_are_cut_anywhere() {
     for (entry, case, what) in deep_cases() {

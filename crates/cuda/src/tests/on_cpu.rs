@@ -17,17 +17,17 @@ pub(super) struct Bytes {
     pub(super) bytes: Vec<u8>,
 }
 
-/// What launches did to memory.
+/// The effect of launches on memory.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) bytes: Vec<u8>,
-    /// How often each byte was written.
+    /// The number of writes to each byte.
     pub(super) writes: Vec<u8>,
 }
 
-/// Runs launches one after the other; so many warps of each, their threads in an order that `seed` shuffles.
+/// Runs launches one after the other, each with that many warps, whose threads run in an order shuffled by `seed`.
 ///
-/// Gives `None`, and says so, where there is no C compiler.
+/// Returns `None`, and prints why, if there is no C compiler.
 pub(super) fn run(memories: &[Bytes], launches: &[Launch], warps: u64, seed: u64) -> Option<Vec<Done>> {
     let mut input = Vec::new();
     let number = |input: &mut Vec<u8>, number: u64| input.extend(number.to_ne_bytes());
@@ -62,7 +62,7 @@ pub(super) fn run(memories: &[Bytes], launches: &[Launch], warps: u64, seed: u64
 
 /// Folds a text to a shorter one.
 ///
-/// Gives `None`, and says so, where there is no C compiler.
+/// Returns `None`, and prints why, if there is no C compiler.
 pub(super) fn fold(threads: u32, fold: Fold, text: &[u8]) -> Option<Vec<u8>> {
     static PROGRAM: Program = Program::new();
     let mut input = u64::from(threads).to_ne_bytes().to_vec();
@@ -74,7 +74,7 @@ pub(super) fn fold(threads: u32, fold: Fold, text: &[u8]) -> Option<Vec<u8>> {
 
 fn feed(program: &Path, input: Vec<u8>) -> Vec<u8> {
     let mut child = Command::new(program)
-        // It ends with all of its memory in use.
+        // A sanitizer's leak check would fail here: the process ends with all of its memory in use.
         .env("ASAN_OPTIONS", "detect_leaks=0")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -82,7 +82,7 @@ fn feed(program: &Path, input: Vec<u8>) -> Vec<u8> {
         .spawn()
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    // It may end before it has read all, with an error that is more interesting than this one.
+    // The program may end before it has read everything, with a more telling error than this one.
     let writer = std::thread::spawn(move || stdin.write_all(&input));
     let output = child.wait_with_output().unwrap();
     let _ = writer.join().unwrap();
@@ -91,7 +91,6 @@ fn feed(program: &Path, input: Vec<u8>) -> Vec<u8> {
     output.stdout
 }
 
-/// A program, once it is compiled.
 type Program = OnceLock<Option<(TempDir, PathBuf)>>;
 
 fn program(compiled: &'static Program, name: &str) -> Option<&'static Path> {

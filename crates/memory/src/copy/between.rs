@@ -10,7 +10,7 @@ use super::walk::Walk;
 use crate::{CheckError, Memory, Side};
 use transload_plan::program::Program;
 
-/// How to copy.
+/// Options of a copy.
 #[derive(Clone, Debug)]
 pub struct CopyOptions {
     /// At most so many threads, the caller's included (0 counts as 1), and not more than one for each 8 MiB. `None` is 8, or as
@@ -31,7 +31,7 @@ impl Default for CopyOptions {
 }
 
 impl CopyOptions {
-    /// How many threads so many bytes are worth, on a machine of so many cores.
+    /// Returns the number of threads for a copy of `bytes` bytes.
     pub(super) fn threads(&self, bytes: u64, cores: impl Fn() -> usize) -> usize {
         let worth = usize::try_from(bytes / self.bytes_per_thread).unwrap_or(usize::MAX);
         let most = self.threads.map_or_else(|| cores().clamp(1, DEFAULT_THREADS), |threads| threads.max(1));
@@ -47,52 +47,51 @@ impl CopyOptions {
     }
 }
 
-/// What was copied.
+/// The result of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CopyReport {
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: u64,
-    /// In how many chunks.
+    /// The number of chunks.
     pub chunks: u64,
-    /// By how many threads.
+    /// The number of threads.
     pub threads: usize,
-    /// With which instructions; for people to read.
+    /// The kind of instructions, for display.
     pub kernel: &'static str,
-    /// The sum of the bytes in the order of the program, if it was asked for.
+    /// The sum of the bytes in program order, if it was requested.
     pub checksum: Option<Crc32c>,
 }
 
 impl CopyReport {
-    /// Reports a whole program, copied by one thread with instructions that are not this crate's.
+    /// Makes the report of a whole program that one thread has copied, with instructions outside of this crate.
     #[doc(hidden)]
     pub fn by_one_thread(program: &Program, kernel: &'static str, checksum: Option<Crc32c>) -> Self {
         Self { bytes: program.bytes(), chunks: program.chunks(), threads: 1, kernel, checksum }
     }
 }
 
-/// How many bytes are worth a thread of their own.
+/// The number of bytes that are worth a thread of their own.
 ///
-/// Two threads instead of one gain 40 % with so many bytes each, 10 % with half of it, and nothing
-/// with a quarter.
+/// With this many bytes each, two threads are 40 % faster than one; with half of it 10 %, and with a quarter not at
+/// all.
 pub(super) const BYTES_PER_THREAD: u64 = 8 << 20;
 
-/// How many threads a copy takes unless it is told otherwise: one makes some 10 GB/s, and the engine
-/// next to it needs its cores.
+/// The most threads of a copy by default. One reaches about 10 GB/s, and the engine on the same host needs its cores.
 pub(super) const DEFAULT_THREADS: usize = 8;
 
 /// Runs a program: copies its bytes from one memory to another.
 ///
-/// Both memories are checked first, so either all is copied or nothing. Chunks may be copied in
-/// any order. Should the program write a byte twice, or read what it writes, the result is any of
-/// those possible; a program made from two deployments never does.
+/// Both memories are checked first, so either everything is copied or nothing. Chunks may be copied in any order. If
+/// the program writes a byte twice, or reads what it writes, the result is any of the possible ones; a program made
+/// from two deployments never does that.
 ///
 /// # Errors
-/// [`CheckError`] says which place of the program needs what the memory does not have.
+/// [`CheckError`] says which place of the program needs bytes that the memory does not have.
 ///
 /// # Example
-/// A cache with its heads inside its tokens, `[tokens, heads, 64 B]`, into one with its tokens
-/// inside its heads; only the second of two heads, as if TP were doubled:
+/// This copies from a cache with the heads inside each token, `[tokens, heads, 64 B]`, into one with the tokens inside
+/// each head. Only the second of two heads is copied, as when TP is doubled:
 /// ```
 /// use smallvec::smallvec;
 /// use transload_memory::copy::{CopyOptions, copy};
@@ -130,7 +129,7 @@ pub fn copy(
     let bytes = program.bytes();
     let cores = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let (mut tuning, mut threads) = (options.tuning, options.threads(bytes, cores));
-    // Only the plainest kernel can tell what to do where source and destination overlap.
+    // Only the portable kernel is correct if source and destination overlap.
     if source.overlaps(destination) {
         (tuning.kernel, threads) = (Kernel::Portable, 1);
     }
@@ -156,7 +155,7 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Shares the work among threads, this one included.
+    /// Divides the work among threads, including this one.
     fn share(&self, threads: usize) -> Crc32c {
         let starts = self.starts(threads);
         let ends = starts.iter().skip(1).map(|walk| walk.position);
@@ -173,7 +172,7 @@ impl Job<'_> {
             for (part, thread) in others {
                 sum.append(&match thread {
                     Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
-                    // No thread to be had: then it takes a little longer.
+                    // If no thread can be started, this one does the part, which takes longer.
                     Err(_) => self.part(part),
                 });
             }
@@ -181,7 +180,7 @@ impl Job<'_> {
         })
     }
 
-    /// Where each thread starts: at a chunk, or at a page of a long one.
+    /// Returns the start of each thread's part: a chunk, or a page of a long chunk.
     fn starts(&self, threads: usize) -> Vec<Walk> {
         let mut starts = vec![Walk::new(self.program, 0, 0, 0)];
         let share = self.bytes / threads as u64;
@@ -199,20 +198,20 @@ impl Job<'_> {
         starts
     }
 
-    /// Copies what is from `start` up to `end`, and sums it if asked to.
+    /// Copies the bytes from `start` to `end`, and sums them if requested.
     fn part(&self, (start, end): (&Walk, u64)) -> Crc32c {
         let (mut walk, mut sum) = (start.clone(), Crc32c::new());
         let ends = (self.source, self.destination);
         let bounds = (end, self.bytes);
         let how = (self.tuning, Traffic::Through);
         let summed = self.checksum.then_some(&mut sum);
-        // SAFETY: the program was checked against both memories, which may be read and written
-        // by the contract of their makers. If they overlap, the kernel is the one that may.
+        // SAFETY: the program was checked against both memories, whose makers vouch that they may be read and written.
+        // If they overlap, the kernel is the one that may be used for that.
         unsafe { walk.run::<Memory, false>(self.program, ends, bounds, how, summed) };
         kernel::settle();
         sum
     }
 }
 
-/// Bytes of a page: what one thread's part of a long run ends at.
+/// The size of a page. Parts of a long run end at a multiple of it.
 const PAGE: u64 = 4096;

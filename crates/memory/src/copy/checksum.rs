@@ -1,4 +1,4 @@
-//! CRC-32C of what moved.
+//! CRC-32C of moved bytes.
 
 use std::fmt;
 
@@ -23,12 +23,12 @@ pub struct Crc32c {
 const ALGORITHM: CrcAlgorithm = CrcAlgorithm::Crc32Iscsi;
 
 impl Crc32c {
-    /// The sum of no bytes.
+    /// Returns the sum of no bytes.
     pub const fn new() -> Self {
         Self { value: 0, bytes: 0 }
     }
 
-    /// The sum of these bytes.
+    /// Computes the sum of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         let mut sum = Self::new();
         sum.update(bytes);
@@ -40,9 +40,9 @@ impl Crc32c {
         self.pass(bytes.len() as u64, |state| add(state, bytes));
     }
 
-    /// Adds the bytes of another sum at the end; takes a microsecond or two, however many they are.
+    /// Adds the bytes of another sum at the end. It takes one or two microseconds for any number of bytes.
     pub fn append(&mut self, next: &Self) {
-        // By definition, not by the library: combining with nothing is left open there.
+        // Nothing to combine: the library does not define that case.
         if next.bytes > 0 {
             let (first, second) = (u64::from(self.value), u64::from(next.value));
             self.value = checksum_combine(ALGORITHM, first, second, next.bytes) as u32;
@@ -50,23 +50,24 @@ impl Crc32c {
         }
     }
 
-    /// The checksum.
+    /// Returns the checksum.
     pub const fn value(&self) -> u32 {
         self.value
     }
 
-    /// How many bytes it covers.
+    /// Returns the number of bytes that it covers.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Flips bits of the checksum: sums are linear, so that of two texts of a length, xor-ed, follows from both.
+    /// Flips bits of the checksum. Sums are linear, so the sum of the xor of two texts of one length follows from both
+    /// sums.
     #[doc(hidden)]
     pub fn flip(&mut self, bits: u32) {
         self.value ^= bits;
     }
 
-    /// Adds bytes by way of a kernel, which goes from state to state.
+    /// Adds bytes with a kernel, which maps the old state to the new one.
     pub(crate) fn pass(&mut self, bytes: u64, kernel: impl FnOnce(u32) -> u32) {
         self.value = !kernel(!self.value);
         self.bytes += bytes;
@@ -79,7 +80,7 @@ impl fmt::Debug for Crc32c {
     }
 }
 
-/// Adds bytes to the state of a sum, which is its inverse.
+/// Adds bytes to the state of a sum, which is the inverted sum.
 pub(crate) fn add(state: u32, bytes: &[u8]) -> u32 {
     let mut digest = Digest::new_with_init_state(ALGORITHM, state.into());
     digest.update(bytes);

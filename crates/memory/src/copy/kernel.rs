@@ -1,8 +1,8 @@
-//! What moves bytes: kernels over short lists of rows.
+//! Kernels, which move bytes given as short lists of rows.
 //!
-//! A walk over a program lists the next few dozen [`Row`]s, and a kernel moves them. So a kernel
-//! knows nothing of layouts, nests or blocks: it sees chunks at even distances, their length and
-//! alignment, and what comes after them, across the end of every loop.
+//! A walk over a program lists the next few dozen [`Row`]s, and a kernel moves them. So a kernel does not know layouts,
+//! nests or blocks: it sees chunks at equal distances, their length and alignment, and the chunks that follow, across
+//! the end of every loop.
 
 use std::mem::MaybeUninit;
 use std::{ptr, slice};
@@ -12,18 +12,18 @@ use super::checksum;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-/// Chunks of one length, at even distances at both ends.
+/// Chunks of one length, at equal distances at both ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
-    /// The first byte of the first chunk, at either end.
+    /// The first byte of the first chunk.
     pub(crate) src: *const u8,
     pub(crate) dst: *mut u8,
-    /// Bytes from one chunk to the next, at either end.
+    /// Bytes from one chunk to the next.
     pub(crate) src_stride: usize,
     pub(crate) dst_stride: usize,
     /// Bytes of a chunk; never 0.
     pub(crate) run: usize,
-    /// How many chunks; never 0.
+    /// The number of chunks; never 0.
     pub(crate) count: usize,
 }
 
@@ -39,10 +39,10 @@ impl Row {
         }
     }
 
-    /// Moves its chunks; at once, if they follow one another at both ends.
+    /// Moves its chunks, in one piece if they are contiguous at both ends.
     ///
     /// # Safety
-    /// They can be read at the source and written at the destination.
+    /// The chunks can be read at the source and written at the destination.
     unsafe fn copy(&self) {
         if self.src_stride == self.run && self.dst_stride == self.run {
             // SAFETY: the caller vouches for all chunks, here and below.
@@ -54,45 +54,44 @@ impl Row {
     }
 }
 
-/// Moves the first `count` of `rows`, in program order; the rest only say what comes next. Takes
-/// the state of a CRC-32C and returns it with the bytes added, if it is one that sums.
+/// A kernel: it moves the first `count` of `rows`, in program order; the others only show what comes next. It takes the
+/// state of a CRC-32C, and returns it with the bytes added if it is a summing kernel.
 ///
 /// # Safety
-/// `count <= rows.len()`. Every chunk of the first `count` rows can be read at its source and
-/// written at its destination, which do not overlap unless this is [`Kernel::Portable`]. No other
-/// byte is touched (prefetching an address never faults). The machine has what [`Kernel::available`]
-/// asks of it.
+/// `count <= rows.len()`. Every chunk of the first `count` rows can be read at its source and written at its
+/// destination, which do not overlap unless this is [`Kernel::Portable`]. No other byte is accessed (prefetching an
+/// address never faults). The machine has the features that [`Kernel::available`] requires.
 pub(crate) type Move = unsafe fn(rows: &[Row], count: usize, sum: u32) -> u32;
 
-/// The instructions that copies are made with.
+/// The kind of instructions that copy.
 ///
-/// Chosen by what the machine has. Public for tests and benches only.
+/// It is chosen by the features of the machine. Public for tests and benchmarks only.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kernel {
-    /// `memmove`, whatever it is here; the only one on other machines than x86-64.
+    /// The platform's `memmove`. The only kernel outside of x86-64.
     Portable,
-    /// The baseline of x86-64: prefetch and non-temporal stores of 16 bytes. Sums as `Portable` does.
+    /// The baseline of x86-64: prefetch, and non-temporal stores of 16 bytes. It sums like `Portable`.
     Sse2,
-    /// Stores of 32 bytes, and sums by the `crc32` instruction.
+    /// Stores of 32 bytes, and sums with the `crc32` instruction.
     Avx2,
-    /// Stores of whole lines, and sums by carry-less multiplication of whole lines.
+    /// Stores of whole cache lines, and sums with carry-less multiplication of whole lines.
     Avx512,
 }
 
 impl Kernel {
-    /// The best one for this machine.
+    /// Returns the best one for this machine.
     pub fn detect() -> Self {
         *Self::available().last().unwrap_or(&Self::Portable)
     }
 
-    /// All that run on this machine, the best one last.
+    /// Returns all that run on this machine, the best one last.
     pub fn available() -> &'static [Self] {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             const ALL: &[Kernel] = &[Kernel::Portable, Kernel::Sse2, Kernel::Avx2, Kernel::Avx512];
-            // The steps are those of real machines: each newer one has all of the older ones'.
+            // The order is that of real machines: each newer one has all features of the older ones.
             let sums = is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq");
             let avx2 = sums && is_x86_feature_detected!("avx2");
             let avx512 = avx2 && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq");
@@ -102,7 +101,7 @@ impl Kernel {
         &[Kernel::Portable]
     }
 
-    /// Its name, for reports.
+    /// Returns its name, for reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Portable => "portable",
@@ -113,28 +112,28 @@ impl Kernel {
     }
 }
 
-/// Where bytes come from and what becomes of them: this decides how the caches are used.
+/// The source and the use of moved bytes, which decides how the caches are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Traffic {
-    /// From memory to memory, neither used again soon: prefetch, store around the caches.
+    /// From memory to memory, neither of which is used again soon: prefetch, and store around the caches.
     Through,
-    /// From memory into a buffer that is used at once: prefetch, store into the caches.
+    /// From memory into a buffer that is used at once: prefetch, and store into the caches.
     Fetch,
-    /// From a buffer that was just filled into memory: store around the caches.
+    /// From a recently filled buffer into memory: store around the caches.
     Place,
-    /// So little that both ends may well be in the caches, and stay there.
+    /// Few enough bytes that both ends are probably in the caches, and should stay there.
     Near,
 }
 
-/// From this many bytes on, stores go around the caches.
+/// The total size from which stores go around the caches.
 ///
-/// Even where source and destination are in the caches from the last time, going around them is
-/// faster from 2 MiB on (13.6 GB/s, through them 10.2; at 1 MiB 16 and 13 in chunks of 512 B, 19
-/// and 21 of 8 KiB; at 512 KiB 20 and 34), and what a transfer writes was seldom there before. It
-/// costs whoever reads the destination next on this CPU up to a third of the speed until 8 MiB.
+/// Even if source and destination are in the caches from before, storing around them is faster from 2 MiB on (13.6
+/// GB/s, through them 10.2; at 1 MiB 16 and 13 in chunks of 512 B, 19 and 21 in chunks of 8 KiB; at 512 KiB 20 and 34),
+/// and the destination of a transfer is seldom in the caches before. It makes the next reader of the destination on
+/// this CPU up to a third slower, below 8 MiB.
 const AROUND_FROM: u64 = 1 << 20;
 
-/// With which kernel bytes are moved, and from how many on around the caches.
+/// The kernel, and the size from which it stores around the caches.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
     pub(crate) kernel: Kernel,
@@ -142,12 +141,12 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// The best for this machine.
+    /// Returns the best choice for this machine.
     pub(crate) fn detect() -> Self {
         Self { kernel: Kernel::detect(), around_from: AROUND_FROM }
     }
 
-    /// Takes another kernel, if this machine has it.
+    /// Uses another kernel, if this machine has it.
     #[cfg(test)]
     pub(crate) fn set_kernel(&mut self, kernel: Kernel) {
         if Kernel::available().contains(&kernel) {
@@ -155,7 +154,7 @@ impl Tuning {
         }
     }
 
-    /// What moves such traffic, `total` bytes in all.
+    /// Returns the function for such traffic of `total` bytes.
     pub(crate) fn mover(self, traffic: Traffic, total: u64, sum: bool) -> Mover {
         let kernel = match self.kernel {
             Kernel::Sse2 if sum => Kernel::Portable,
@@ -172,11 +171,11 @@ impl Tuning {
     }
 }
 
-/// A kernel, chosen.
+/// A chosen kernel function.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mover {
     pub(crate) function: Move,
-    /// Whether it makes use of the rows beyond those that it moves.
+    /// Whether it uses the rows beyond those that it moves.
     pub(crate) looks_ahead: bool,
 }
 
@@ -198,7 +197,7 @@ fn function(_: Kernel, _: Traffic, sum: bool) -> Move {
     if sum { portable_summing } else { portable }
 }
 
-/// Moves chunks as the compiler likes; right also where the two ends of one overlap.
+/// Moves chunks with plain copies. Correct even if the two ends of a chunk overlap.
 unsafe fn portable(rows: &[Row], count: usize, sum: u32) -> u32 {
     for row in &rows[..count] {
         // SAFETY: the caller vouches for both ends of every chunk.
@@ -207,16 +206,17 @@ unsafe fn portable(rows: &[Row], count: usize, sum: u32) -> u32 {
     sum
 }
 
-/// Bytes that are summed at a time, where the kernel cannot sum; with 4 KiB long runs take 20 % more time, with 32 KiB
+/// Bytes that are summed at a time by the portable kernel. With 4 KiB, long runs take 20 % more time; with 32 KiB,
 /// scatters do.
 const STEP: usize = 16 << 10;
 
-/// Moves chunks by way of a buffer that is summed, so that the sum is of what was stored, whoever else writes.
+/// Moves chunks through a buffer that is summed, so that the sum is of the stored bytes even if the source is written
+/// to meanwhile.
 unsafe fn portable_summing(rows: &[Row], count: usize, mut sum: u32) -> u32 {
     let mut buffer = [MaybeUninit::<u8>::uninit(); STEP];
     let buffer = buffer.as_mut_ptr().cast::<u8>();
     let mut filled = 0;
-    // SAFETY: called when so many bytes have been copied into the buffer.
+    // SAFETY: called when that many bytes were copied into the buffer.
     let add = |sum, filled| checksum::add(sum, unsafe { slice::from_raw_parts(buffer, filled) });
     for row in &rows[..count] {
         let (mut done, mut at) = (0, 0);
@@ -252,12 +252,12 @@ unsafe fn portable_summing(rows: &[Row], count: usize, mut sum: u32) -> u32 {
     add(sum, filled)
 }
 
-/// Makes what this thread has scattered visible to others before anything that it does next.
+/// Makes the bytes that this thread has scattered visible to others before anything that it does next.
 ///
-/// A scatter may store around the caches, and on x86-64 such stores are not ordered with later ones.
-/// So this comes before another thread, process or device is told that the bytes have arrived;
-/// [`copy`](super::copy) does it by itself. (Handing work to another thread through a lock or an
-/// atomic exchange has the same effect there, so a task that moves between threads needs no more.)
+/// A scatter may store around the caches, and x86-64 does not order such stores with later ones. So call this before
+/// another thread, process or device is told that the bytes have arrived; [`copy`](super::copy) does it itself.
+/// (Handing work to another thread through a lock or an atomic exchange has the same effect on x86-64, so a task that
+/// moves between threads needs no further call.)
 pub fn settle() {
     #[cfg(target_arch = "x86_64")]
     x86::settle();

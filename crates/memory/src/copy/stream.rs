@@ -1,4 +1,4 @@
-//! A memory as a stream of bytes: gather and scatter, from wherever the one before left off.
+//! A memory as a stream of bytes, which can be gathered and scattered piece by piece.
 
 use std::sync::Arc;
 
@@ -12,11 +12,10 @@ use super::walk::{Dense, Walk};
 use crate::{Access, CheckError, Memory, Side};
 use transload_plan::program::StreamProgram;
 
-/// The bytes of a memory in the order of a [`StreamProgram`]: what one peer sends to, or receives
-/// from, another.
+/// The bytes of a memory in the order of a [`StreamProgram`], as one peer sends them to another.
 ///
-/// Cheap to clone and to share. Positions are offsets in the stream, in bytes. Any number of
-/// [`Cursor`]s may work on one stream at a time, for instance one per lane.
+/// It is cheap to clone and to share. Positions are offsets in the stream, in bytes. Any number of [`Cursor`]s may work
+/// on one stream at a time, for example one per lane.
 ///
 /// ```
 /// # use smallvec::smallvec;
@@ -55,24 +54,24 @@ pub struct MemoryStream {
     pub(super) tuning: Tuning,
 }
 
-/// Why bytes could not be moved to or from a stream.
+/// The reason why bytes could not be moved to or from a stream.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum StreamError {
-    /// Bytes beyond the stream's end.
+    /// The range reaches beyond the stream's end.
     #[error("{len} bytes at offset {offset} of a stream of {bytes} bytes")]
     PastEnd { offset: u64, len: u64, bytes: u64 },
-    /// A scatter into a memory that may only be read.
+    /// The memory of a scatter is read-only.
     #[error("the memory is read-only")]
     ReadOnly,
 }
 
 impl MemoryStream {
-    /// Lays a program over a memory, once for any number of copies.
+    /// Lays a program over a memory, for any number of copies.
     ///
     /// # Errors
-    /// [`CheckError`], if the program needs bytes that the memory does not have.
+    /// [`CheckError`] if the program needs bytes that the memory does not have.
     pub fn new(program: impl Into<Arc<StreamProgram>>, memory: Memory) -> Result<Self, CheckError> {
         let program = program.into();
         memory.check(program.program(), Side::Source)?;
@@ -87,12 +86,12 @@ impl MemoryStream {
         self
     }
 
-    /// Length of the stream in bytes.
+    /// Returns the length of the stream in bytes.
     pub fn bytes(&self) -> u64 {
         self.program.bytes()
     }
 
-    /// A cursor before the byte at `position`, or at the end. Costs O(log places + loops).
+    /// Makes a cursor before the byte at `position`, or at the end. It takes O(log places + loops).
     ///
     /// # Errors
     /// [`StreamError::PastEnd`].
@@ -111,7 +110,7 @@ impl MemoryStream {
         Ok(Cursor { stream, walk })
     }
 
-    /// The position `len` bytes behind `offset`.
+    /// Returns the position `len` bytes after `offset`, if the stream has that many bytes.
     fn end_of(&self, offset: u64, len: u64) -> Result<u64, StreamError> {
         let bytes = self.bytes();
         let end = offset.checked_add(len).filter(|end| *end <= bytes);
@@ -119,10 +118,10 @@ impl MemoryStream {
     }
 }
 
-/// A position in a [`MemoryStream`], for bytes that come or go one piece after the other.
+/// A position in a [`MemoryStream`], for bytes that are moved piece by piece.
 ///
-/// The pieces may be cut anywhere; where one ends, the next goes on without a search. Each call adds
-/// the bytes that pass to a sum, if it is given one. A call that fails has done nothing.
+/// Pieces may be cut anywhere, and the next one continues where the last one ended, without a search. Each call adds
+/// the moved bytes to a sum, if it gets one. A call that fails has no effect.
 #[derive(Clone, Debug)]
 pub struct Cursor {
     stream: MemoryStream,
@@ -130,12 +129,12 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// The position of the next byte.
+    /// Returns the position of the next byte.
     pub fn position(&self) -> u64 {
         self.walk.position
     }
 
-    /// How many bytes are left behind it.
+    /// Returns the number of bytes that are left.
     pub fn remaining(&self) -> u64 {
         self.stream.bytes() - self.position()
     }
@@ -143,44 +142,44 @@ impl Cursor {
     /// Fills `out` with the next bytes of the stream.
     ///
     /// # Errors
-    /// [`StreamError::PastEnd`], if there are not so many left.
+    /// [`StreamError::PastEnd`] if fewer bytes are left.
     pub fn gather(&mut self, out: &mut [u8], sum: Option<&mut Crc32c>) -> Result<(), StreamError> {
-        // SAFETY: a slice is valid, and nobody else's.
+        // SAFETY: an exclusive slice is valid for writes.
         unsafe { self.gather_raw(out.as_mut_ptr(), out.len(), sum) }
     }
 
-    /// The same for a buffer that others may see at any time, such as memory shared with another
-    /// process.
+    /// Gathers as [`gather`](Self::gather) does, into a buffer that others may access at any time, such as memory
+    /// shared with another process.
     ///
     /// # Safety
-    /// `len` bytes can be written at `out`. They belong to neither the stream's memory nor any Rust
-    /// reference, and no other thread of this process touches them meanwhile.
+    /// `len` bytes can be written at `out`. They belong to neither the stream's memory nor any Rust reference, and no
+    /// other thread of this process accesses them meanwhile.
     ///
     /// # Errors
-    /// [`StreamError::PastEnd`], if there are not so many left.
+    /// [`StreamError::PastEnd`] if fewer bytes are left.
     pub unsafe fn gather_raw(&mut self, out: *mut u8, len: usize, sum: Option<&mut Crc32c>) -> Result<(), StreamError> {
         // SAFETY: `out` may be written.
         unsafe { self.pass::<false>(out, len, sum) }
     }
 
-    /// Puts `bytes`, the next ones of the stream, where they belong in memory.
+    /// Scatters `bytes`, the next ones of the stream, to their places in memory.
     ///
-    /// They may be on their way there still: call [`settle`](super::settle) on this thread before
-    /// another one, or a device, is told that they have arrived.
+    /// The stores may not be visible yet: call [`settle`](super::settle) on this thread before another thread or a
+    /// device is told that the bytes have arrived.
     ///
     /// # Errors
-    /// [`StreamError::PastEnd`], if there is no room for so many, and [`StreamError::ReadOnly`].
+    /// [`StreamError::PastEnd`] if fewer bytes are left, and [`StreamError::ReadOnly`].
     pub fn scatter(&mut self, bytes: &[u8], sum: Option<&mut Crc32c>) -> Result<(), StreamError> {
         // SAFETY: a slice is valid.
         unsafe { self.scatter_raw(bytes.as_ptr(), bytes.len(), sum) }
     }
 
-    /// The same from a buffer that others may write to at any time, such as memory shared with
-    /// another process. If they do, what was summed and what was put in place may differ.
+    /// Scatters as [`scatter`](Self::scatter) does, from a buffer that others may write to at any time, such as memory
+    /// shared with another process. If they do, the sum and the scattered bytes may differ.
     ///
     /// # Safety
-    /// `len` bytes can be read at `bytes`. They do not belong to the stream's memory or to an
-    /// exclusive Rust reference, and no other thread of this process writes to them meanwhile.
+    /// `len` bytes can be read at `bytes`. They belong to neither the stream's memory nor an exclusive Rust reference,
+    /// and no other thread of this process writes to them meanwhile.
     ///
     /// # Errors
     /// As for [`scatter`](Self::scatter).
@@ -200,8 +199,8 @@ impl Cursor {
     /// Moves the next `len` bytes between the memory and a buffer.
     ///
     /// # Safety
-    /// As for [`gather_raw`](Self::gather_raw) or [`scatter_raw`](Self::scatter_raw): whichever of
-    /// the two is written may be, be it the buffer or the memory.
+    /// As for [`gather_raw`](Self::gather_raw) or [`scatter_raw`](Self::scatter_raw). The one of buffer and memory that
+    /// is written may be written.
     unsafe fn pass<const SCATTER: bool>(
         &mut self,
         buffer: *mut u8,
@@ -215,7 +214,8 @@ impl Cursor {
         let ends = (&stream.memory, &Dense { start, position });
         let traffic = if SCATTER { Traffic::Place } else { Traffic::Fetch };
         let how = (stream.tuning, traffic);
-        // SAFETY: the memory was checked when the stream was made, and the buffer has `len` bytes; the rest is the caller's.
+        // SAFETY: the memory was checked when the stream was made, and the buffer has `len` bytes; the rest is the
+        // caller's.
         unsafe { walk.run::<Dense, SCATTER>(program, ends, bounds, how, sum) };
         Ok(())
     }

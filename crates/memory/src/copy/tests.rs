@@ -1,4 +1,4 @@
-//! Every kernel, byte by byte, against an oracle that knows nothing of any of them.
+//! Every kernel is compared, byte by byte, with an oracle that shares no code with them.
 
 mod between;
 pub(crate) mod case;
@@ -9,7 +9,8 @@ use transload_plan::program::{Loop, Nest, Placed, Program};
 
 use super::Crc32c;
 
-/// One nest at some places: the loops' (count, source stride, destination stride), and the places' (source, destination).
+/// Makes one nest at some places, from the loops' (count, source stride, destination stride) and the places' (source,
+/// destination).
 pub(crate) fn program(loops: &[(u64, u64, u64)], run: u64, places: &[(u64, u64)]) -> Program {
     let loops = loops.iter().map(|&(count, src, dst)| Loop { count, src, dst });
     let loops = loops.collect();
@@ -17,7 +18,7 @@ pub(crate) fn program(loops: &[(u64, u64, u64)], run: u64, places: &[(u64, u64)]
     Program { nests: vec![Nest { loops, run }], placed: placed.collect() }
 }
 
-/// CRC-32C, one byte at a time.
+/// Computes CRC-32C one byte at a time.
 fn sum(bytes: &[u8]) -> Crc32c {
     let table: Vec<u32> = (0..256)
         .map(|byte| {

@@ -1,4 +1,4 @@
-//! Walking a program: from loop nests to rows of chunks, from any byte to any byte.
+//! Walking a program: it turns loop nests into rows of chunks, from any byte to any byte.
 
 use std::mem::MaybeUninit;
 
@@ -9,29 +9,27 @@ use super::kernel::{Row, Traffic, Tuning};
 use crate::Memory;
 use transload_plan::program::{Loop, Nest, Program, split_address};
 
-/// A place between two bytes of a program, in program order.
+/// A position between two bytes of a program, in program order.
 ///
-/// The program itself comes as an argument, always the same one, so that a walk can be kept next to
-/// its owner. It has been checked ([`Memory::check`](crate::Memory::check)), which
-/// is what keeps indices and sums here in range.
+/// The program itself is passed to each call, always the same one, so that a walk can be stored next to its owner. It
+/// was checked ([`Memory::check`](crate::Memory::check)), which keeps indices and sums here in range.
 #[derive(Clone, Debug)]
 pub(crate) struct Walk {
-    /// Index of the current place; the number of places at the end.
+    /// The index of the current place; the number of places at the end.
     place: usize,
-    /// Steps done in each loop of its nest.
+    /// The steps done in each loop of its nest.
     steps: SmallVec<[u64; 4]>,
-    /// Addresses of the current chunk.
+    /// The addresses of the current chunk.
     src: u64,
     dst: u64,
-    /// Bytes of the current chunk that lie behind; less than its length.
+    /// The position in the current chunk; less than its length.
     within: u64,
-    /// Bytes of the program that lie behind.
     pub(super) position: u64,
 }
 
 impl Walk {
-    /// `offset` bytes into a place that `start` bytes of the program come before; its nest has more
-    /// bytes than that. Or the program's end, if there is no such place. Costs O(loops).
+    /// Makes a walk that starts `offset` bytes into a place, whose nest has more bytes than that. `start` bytes of the
+    /// program precede the place. If there is no such place, the walk is at the program's end. It takes O(loops).
     pub(crate) fn new(program: &Program, place: usize, start: u64, offset: u64) -> Self {
         let mut walk = Self { place, steps: SmallVec::new(), src: 0, dst: 0, within: 0, position: start };
         if let Some(nest) = walk.enter(program) {
@@ -48,7 +46,7 @@ impl Walk {
         walk
     }
 
-    /// Goes back to the last multiple of `granule` in the current chunk, which may be its start.
+    /// Moves back to the last multiple of `granule` in the current chunk, which may be its start.
     pub(crate) fn back_to(&mut self, granule: u64) {
         let back = self.within % granule;
         self.within -= back;
@@ -60,7 +58,7 @@ impl Walk {
         program.nests.get(placed.nest as usize)
     }
 
-    /// Goes to the first chunk of the current place, if there is one.
+    /// Moves to the first chunk of the current place, if there is one.
     fn enter<'p>(&mut self, program: &'p Program) -> Option<&'p Nest> {
         let placed = program.placed.get(self.place)?;
         let nest = program.nests.get(placed.nest as usize)?;
@@ -70,11 +68,11 @@ impl Walk {
         Some(nest)
     }
 
-    /// Goes on by whole chunks, all of them in the current row.
+    /// Moves forward by whole chunks, all of them in the current row.
     #[inline]
     fn advance(&mut self, program: &Program, nest: &Nest, chunks: u64) {
         let mut steps = chunks;
-        // Each step was found in bounds, but a loop's end is one step further.
+        // Each step is in bounds, but the end of a loop is one step further, so this must wrap.
         for (l, step) in nest.loops.iter().zip(&mut self.steps).rev() {
             *step += steps;
             self.src = self.src.wrapping_add(l.src.wrapping_mul(steps));
@@ -91,13 +89,12 @@ impl Walk {
         self.enter(program);
     }
 
-    /// Moves the bytes of a program from here up to `end`, goes there, and adds them to a sum if there is one: from the
-    /// memory that source addresses are in to the other end, or `BACK`.
+    /// Moves the bytes of a program from here to `end`, and adds them to a sum if there is one. They go from the memory
+    /// of the source addresses to the other end, or with `BACK` in the opposite direction.
     ///
     /// # Safety
-    /// The program was checked against both ends, and is `total` bytes long, which is not less than
-    /// `end`. The bytes that it takes can be read, the places that it fills written, and no chunk's two ends overlap
-    /// unless the kernel allows it.
+    /// The program was checked against both ends, and is `total` bytes long, which is at least `end`. The bytes to be
+    /// read are readable and those to be written writable, and no chunk's two ends overlap unless the kernel allows it.
     pub(crate) unsafe fn run<T: End, const BACK: bool>(
         &mut self,
         program: &Program,
@@ -119,7 +116,7 @@ impl Walk {
                     count -= AHEAD;
                 } else if mover.looks_ahead && end < total {
                     let (mut ahead, room) = (self.clone(), count + AHEAD);
-                    // SAFETY: as above. These rows are only shown, so they need not be in the ends' memory.
+                    // SAFETY: as above. These rows are not accessed, so they need not be in the ends' memory.
                     unsafe { ahead.list::<T, BACK>(program, ends, total, &mut list, room) };
                 }
                 // SAFETY: as above: the first `count` rows are of chunks before `end`.
@@ -130,10 +127,10 @@ impl Walk {
         });
     }
 
-    /// Lists rows until the list holds `room` of them or the walk is at `end`.
+    /// Lists rows until the list has `room` of them or the walk is at `end`.
     ///
     /// # Safety
-    /// The program was checked against both ends, which are there, and is not shorter than `end`.
+    /// The program was checked against both ends, which exist, and is not shorter than `end`.
     #[inline(always)]
     unsafe fn list<T: End, const BACK: bool>(
         &mut self,
@@ -150,7 +147,7 @@ impl Walk {
             let left = end - self.position;
             let (mut run, mut row) = (nest.run, ONCE);
             if self.within > 0 || run > left {
-                // Part of a chunk, where the walk starts or ends.
+                // A part of a chunk, where the walk starts or ends.
                 run = (run - self.within).min(left);
             } else {
                 if let (Some(l), Some(done)) = (nest.loops.last(), self.steps.last()) {
@@ -161,7 +158,8 @@ impl Walk {
                     row.count = left / run;
                 }
             }
-            // SAFETY: this is inside the chunk, or these chunks are in the current row, which the caller vouches for.
+            // SAFETY: the position is inside the chunk, or the chunks are in the current row, for which the caller
+            // vouches.
             let ((src, at_src), (dst, at_dst)) = unsafe {
                 (
                     memory.find(self.src.wrapping_add(self.within), row.src, row.count),
@@ -180,22 +178,23 @@ impl Walk {
     }
 }
 
-/// The one row of a nest without loops.
+/// The row of a nest without loops.
 const ONCE: Loop = Loop { count: 1, src: 0, dst: 0 };
 
-/// One end of a walk: where the addresses of one side of a program are, as pointers.
+/// One end of a walk: it converts the addresses of one side of a program to pointers.
 pub(crate) trait End {
-    /// Where the chunks of a row start, and for how many of them, at least 1, its stride holds there.
+    /// Returns the pointer of a row's first chunk, and the number of chunks, at least 1, for which the stride is valid
+    /// there.
     ///
     /// # Safety
-    /// The memory, if this is one, was found to have all of them.
+    /// If this is a memory, a check has found all of the chunks in it.
     unsafe fn find(&self, address: u64, stride: u64, count: u64) -> (*mut u8, u64);
 }
 
 impl End for Memory {
     #[inline(always)]
     unsafe fn find(&self, address: u64, stride: u64, count: u64) -> (*mut u8, u64) {
-        // A stride that leads into another allocation is left for the next row.
+        // A stride into another allocation is left to the next row.
         let last = address + stride * (count - 1);
         let same = split_address(address).0 == split_address(last).0;
         // SAFETY: the caller vouches for the first chunk.
@@ -204,11 +203,11 @@ impl End for Memory {
     }
 }
 
-/// A buffer that holds the bytes of a stream from a position on.
+/// A buffer that contains the bytes of a stream from a position on.
 pub(crate) struct Dense {
     /// The buffer's first byte.
     pub(crate) start: *mut u8,
-    /// How many bytes of the stream come before it.
+    /// The number of the stream's bytes before it.
     pub(crate) position: u64,
 }
 
@@ -216,15 +215,15 @@ impl End for Dense {
     #[inline(always)]
     unsafe fn find(&self, address: u64, _: u64, count: u64) -> (*mut u8, u64) {
         let offset = address - self.position;
-        // Wrapping, since a walk that looks ahead goes beyond the buffer's end.
+        // Wrapping, since a walk that looks ahead passes the buffer's end.
         (self.start.wrapping_add(offset as usize), count)
     }
 }
 
-/// How many rows are listed at a time.
+/// The number of rows that are listed at a time.
 const LISTED: usize = 48;
 
-/// How many of them a kernel is only shown, so that it can prefetch them.
+/// The number of those that a kernel does not move, but may prefetch.
 const AHEAD: usize = 16;
 
 /// A list of rows on the stack.
@@ -243,7 +242,7 @@ impl List {
         unsafe { std::slice::from_raw_parts(self.rows.as_ptr().cast(), self.len) }
     }
 
-    /// Adds a row whose chunks of `run` bytes start at the source's and the destination's end as given.
+    /// Adds a row of chunks of `run` bytes that start at the given pointers.
     #[inline(always)]
     fn push<const BACK: bool>(&mut self, (src, dst): (*mut u8, *mut u8), row: Loop, run: u64) {
         let (src, dst) = ((src, row.src as usize), (dst, row.dst as usize));

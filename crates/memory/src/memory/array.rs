@@ -1,13 +1,13 @@
 //! Components of a cache as typed arrays of shape `[L, B, S, H, C]`.
 //!
-//! A [`View`] says where the bytes of a component lie in a [`Memory`]. Here it becomes an array of the crate
-//! `ndarray`, whose elements have a type and whose strides count them:
+//! A [`View`] says where the bytes of a component are in a [`Memory`]. Here it becomes an array of the crate `ndarray`,
+//! with typed elements and strides in elements:
 //!
-//! | the memory | reach it by |
+//! | the memory | function |
 //! |---|---|
-//! | is held by nobody else yet | [`Memory::array_mut`], which checks just that |
-//! | is registered with an agent, or an engine's | [`Memory::to_array`], a copy |
-//! | is so, but rests for as long as the array is used | [`Memory::array_view`], [`Memory::array_view_mut`], unsafe |
+//! | has no other holder yet | [`Memory::array_mut`], which checks that |
+//! | is registered with an agent, or is an engine's | [`Memory::to_array`], a copy |
+//! | is, but does not change while the array is used | [`Memory::array_view`], [`Memory::array_view_mut`], unsafe |
 //!
 //! ```
 //! use transload_layout::{Deployment, Dtype, Group, Rank, Spec, make_meta_kv_cache};
@@ -23,7 +23,7 @@
 //! assert_eq!(array.shape(), [4, 8, 16, 2, 64]);
 //! array[[3, 5, 0, 1, 63]] = 0.5;
 //!
-//! // From here on an agent may hold the memory: what is in it now can be copied.
+//! // From here on an agent may hold the memory, whose current contents can be copied.
 //! let held = memory.clone();
 //! assert!(memory.array_mut::<f32>(keys).is_err());
 //! assert_eq!(held.to_array::<f32>(keys)?[[3, 5, 0, 1, 63]], 0.5);
@@ -41,7 +41,7 @@ use transload_layout::{Axis, Dim, View};
 use super::{Access, AccessError, Buffer, Memory, Shared};
 use transload_plan::program::split_address;
 
-/// Why a component cannot be had as an array of a type.
+/// The reason why a component cannot be an array of a type.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -49,17 +49,17 @@ pub enum ArrayError {
     /// The type is longer or shorter than an element of the component.
     #[error("an element of the component has {expected} bytes, one of the array {actual}")]
     ElementSize { expected: u64, actual: usize },
-    /// The first element is at an address where no value of the type may be.
+    /// The address of the first element is not aligned for the type.
     #[error("the array would start at {address:#x}, which is no multiple of {align}")]
     Misaligned { address: usize, align: usize },
-    /// A step along an axis, in bytes, is no whole number of elements.
+    /// The stride of an axis in bytes is not a multiple of the element's size.
     #[error("a step along {axis:?} is {stride} bytes, no multiple of an element's {size}")]
     Stride { axis: Axis, stride: u64, size: u64 },
-    /// The content axes are not one axis in memory, as in a convolution with taps outside: the step of this one is another
-    /// than the length of the next.
+    /// The content axes are not contiguous, as in a convolution with taps outside: the stride of this one differs from
+    /// the length of the next.
     #[error("{axis:?} does not follow the next content axis: narrow it to a position, or copy")]
     Content { axis: Axis },
-    /// Layers have allocations of their own, and no stride leads from one to the next.
+    /// Layers are in separate allocations, so no stride leads from one to the next.
     #[error("allocations {first} to {last} are no single array: narrow to one layer, or copy")]
     SeveralAllocations { first: usize, last: usize },
     /// Two positions of the view share bytes.
@@ -68,22 +68,22 @@ pub enum ArrayError {
     /// Sizes or addresses exceed 64 bits, or the memory.
     #[error("the view has more bytes than the memory")]
     TooLarge,
-    /// The view reaches beyond the memory, or the memory may only be read.
+    /// The view reaches beyond the memory, or the memory is read-only.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The memory has clones, or somebody else has allocated it: others may write to it.
+    /// The memory has clones, or was not allocated here, so others may write to it.
     #[error("others may hold the memory: borrow it before it is registered, or copy")]
     Shared,
 }
 
 impl Memory {
-    /// Copies a component into an array of its own, while agents and an engine may use the memory.
+    /// Copies a component into a new array, while agents and an engine may use the memory.
     ///
-    /// What they write meanwhile is in the array whole, in part, or not at all: it is a lease that keeps blocks as
-    /// they are. Any alignment will do, and so will layers in several allocations and content axes in any order.
+    /// Their concurrent writes are in the array completely, in part, or not at all; only a lease prevents blocks from
+    /// changing. Any alignment is possible, and so are layers in several allocations and content axes in any order.
     ///
     /// # Errors
-    /// Those [`ArrayError`]s that are about sizes: of elements, of steps, and of the memory.
+    /// The [`ArrayError`]s about sizes: of elements, of strides, and of the memory.
     pub fn to_array<T: Pod>(&self, view: &View) -> Result<Array5<T>, ArrayError> {
         let elements = Elements::of::<T>(view)?;
         if elements.bytes > self.bytes() {
@@ -97,11 +97,11 @@ impl Memory {
         Ok(array)
     }
 
-    /// Borrows a component of memory that nobody else can reach, to fill it or to look at it.
+    /// Borrows a component of memory without other holders, to fill it or to read it.
     ///
     /// # Errors
     /// [`ArrayError::Shared`] unless it was [allocated](Self::allocate) here and has no clone, as before it is
-    /// registered; and any other [`ArrayError`].
+    /// registered; or any other [`ArrayError`].
     pub fn array_mut<T: Pod>(&mut self, view: &View) -> Result<ArrayViewMut5<'_, T>, ArrayError> {
         let ours = |shared: &mut Shared| {
             let keeper = shared._keeper.as_ref();
@@ -110,31 +110,31 @@ impl Memory {
         if !Arc::get_mut(&mut self.shared).is_some_and(ours) {
             return Err(ArrayError::Shared);
         }
-        // SAFETY: only this value leads to the buffers, and it is borrowed for as long as the array is.
+        // SAFETY: only this value refers to the buffers, and it is borrowed for as long as the array is.
         unsafe { self.array_view_mut(view) }
     }
 
-    /// Borrows a component of any memory, to look at it in place.
+    /// Borrows a component of any memory, to read it in place.
     ///
     /// # Safety
-    /// The view's own bytes are initialized, and for as long as the array lives nobody writes to them: no agent
-    /// (their blocks are leased, or in no transfer), no engine, no other process, no device. Bytes between them that
-    /// are not the view's may be written to.
+    /// The view's own bytes are initialized, and are not written to while the array exists: by no agent (their blocks
+    /// are leased, or in no transfer), no engine, no other process, no device. Bytes between them that are not the
+    /// view's may be written to.
     ///
     /// # Errors
     /// Any [`ArrayError`] but [`Shared`](ArrayError::Shared).
     pub unsafe fn array_view<T: Pod>(&self, view: &View) -> Result<ArrayView5<'_, T>, ArrayError> {
         let (shape, start) = self.place(view)?;
-        // SAFETY: `place` proved that all elements are aligned and inside one allocation, where `Shared` keeps
-        // them for as long as `self` is borrowed; the caller vouches for everybody else.
+        // SAFETY: `place` proved that all elements are aligned and inside one allocation, which `Shared` keeps while
+        // `self` is borrowed; the caller vouches for all others.
         Ok(unsafe { ArrayView5::from_shape_ptr(shape, start) })
     }
 
     /// Borrows a component of any memory, to write to it in place.
     ///
     /// # Safety
-    /// As for [`array_view`](Self::array_view), and for as long as the array lives nobody else reads the view's
-    /// own bytes either, nor is there another array of them.
+    /// As for [`array_view`](Self::array_view). While the array exists, the view's own bytes are not read by others
+    /// either, and there is no other array of them.
     ///
     /// # Errors
     /// Any [`ArrayError`] but [`Shared`](ArrayError::Shared).
@@ -143,11 +143,12 @@ impl Memory {
             return Err(AccessError::ReadOnly.into());
         }
         let (shape, start) = self.place(view)?;
-        // SAFETY: as in `array_view`; that elements are apart is proved too.
+        // SAFETY: as in `array_view`; that elements do not overlap is proved too.
         Ok(unsafe { ArrayViewMut5::from_shape_ptr(shape, start) })
     }
 
-    /// Proves that a view is an array of `T` inside one allocation: its shape and strides, and its first element.
+    /// Checks that a view is an array of `T` inside one allocation. Returns its shape and strides, and its first
+    /// element.
     fn place<T: Pod>(&self, view: &View) -> Result<(StrideShape<Ix5>, *mut T), ArrayError> {
         let elements = Elements::of::<T>(view)?;
         let shape = elements.strided()?;
@@ -159,7 +160,7 @@ impl Memory {
         Ok((shape, start.as_ptr()))
     }
 
-    /// Copies what lies at `address`, dims outermost first, into `out` without gaps.
+    /// Copies the bytes at `address`, with dims outermost first, into `out` without gaps.
     fn gather(&self, address: u64, dims: &[Dim], out: &mut [u8]) -> Result<(), AccessError> {
         let Some((dim, inner)) = dims.split_first() else {
             return self.read(address, out);
@@ -172,19 +173,18 @@ impl Memory {
     }
 }
 
-/// A view in elements: what holds of it in any memory.
+/// A view in elements, independent of a memory.
 struct Elements {
     /// The address of the first byte.
     address: u64,
     /// Bytes of an element.
     size: u64,
-    /// `L`, `B`, `S`, `H` and each content axis, outermost first; strides in bytes.
+    /// `L`, `B`, `S`, `H` and each content axis, outermost first, with strides in bytes.
     dims: SmallVec<[Dim; 8]>,
     /// `[L, B, S, H, C]`, where `C` is all content axes together.
     shape: [usize; 5],
-    /// Bytes of all elements.
     bytes: u64,
-    /// Bytes from the first to behind the last, with what lies between; 0 where there are none.
+    /// Bytes from the first element to the end of the last one, including gaps; 0 if there are no elements.
     span: u64,
 }
 
@@ -206,7 +206,7 @@ impl Elements {
         let content = content.filter(|dim| matches!(dim.axis, Axis::Content(_)));
         let dims: SmallVec<[Dim; 8]> = [l, b, s, h].into_iter().chain(content).collect();
 
-        // An empty view has sizes too, which an array multiplies.
+        // The sizes of an empty view matter too, since an array multiplies them.
         let bytes = product(dims.iter().map(|dim| dim.extent.max(1)), size)?;
         let empty = dims.iter().any(|dim| dim.extent == 0);
         let (bytes, span) = if empty { (0, 0) } else { (bytes, span(&dims, size)?) };
@@ -224,7 +224,7 @@ impl Elements {
         })
     }
 
-    /// The five axes with their steps in elements, where each axis has one.
+    /// Returns the shape with strides in elements, if each axis has one.
     fn strided(&self) -> Result<StrideShape<Ix5>, ArrayError> {
         if self.bytes == 0 {
             return Ok(self.shape.into());
@@ -253,7 +253,7 @@ impl Elements {
         }
     }
 
-    /// The content axes as one; none where there is but one position.
+    /// Returns the content axes merged into one, or `None` if there is only one position.
     fn content(&self) -> Result<Option<Dim>, ArrayError> {
         let mut axes = self.dims[4..].iter().rev().filter(|dim| dim.extent > 1);
         let mut content = axes.next().copied();
@@ -268,7 +268,7 @@ impl Elements {
         Ok(content)
     }
 
-    /// The dims outside of what lies in memory as it would in an array without gaps.
+    /// Returns the dims outside of those that are contiguous in memory, as in an array without gaps.
     fn scattered(&self) -> &[Dim] {
         let mut run = self.size;
         let inner = self.dims.iter().rev().take_while(|dim| {
@@ -280,14 +280,14 @@ impl Elements {
     }
 }
 
-/// The product of some extents, where an array may be as large.
+/// Returns the product of extents, if an array may be that large.
 fn product(mut extents: impl Iterator<Item = u64>, size: u64) -> Result<u64, ArrayError> {
     let product = extents.try_fold(size, u64::checked_mul);
     let fits = product.filter(|&product| isize::try_from(product).is_ok());
     fits.ok_or(ArrayError::TooLarge)
 }
 
-/// Bytes from the first element to behind the last, where no two of them share any.
+/// Returns the bytes from the first element to the end of the last one, if no two of them overlap.
 fn span(dims: &[Dim], size: u64) -> Result<u64, ArrayError> {
     let steps = dims.iter().filter(|dim| dim.extent > 1);
     let mut steps: SmallVec<[&Dim; 8]> = steps.collect();

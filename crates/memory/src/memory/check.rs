@@ -1,4 +1,4 @@
-//! Proving that a program stays inside a memory, before it runs without looking.
+//! The check that a program stays inside a memory, after which it runs without further checks.
 
 use smallvec::SmallVec;
 use thiserror::Error;
@@ -7,7 +7,8 @@ use transload_layout::Side;
 use super::{Access, Memory};
 use transload_plan::program::{ALLOCATION_BITS, Nest, Program, split_address};
 
-/// Why a program cannot run on a memory. Places and nests are indices into [`Program::placed`] and [`Program::nests`].
+/// The reason why a program cannot run on a memory. Places and nests are indices into [`Program::placed`] and
+/// [`Program::nests`].
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -18,47 +19,47 @@ pub enum CheckError {
          {allocation}, which has {available}"
     )]
     OutOfBounds { side: Side, place: usize, nest: usize, allocation: usize, start: u64, end: u64, available: u64 },
-    /// A place needs an allocation that is not there.
+    /// A place needs an allocation that does not exist.
     #[error(
         "{side} of place {place} (nest {nest}) is in allocation {allocation}, but there are only \
          {allocations}"
     )]
     NoAllocation { side: Side, place: usize, nest: usize, allocation: usize, allocations: usize },
-    /// A place names a nest that is not there.
+    /// A place refers to a nest that does not exist.
     #[error("place {place} names nest {nest}, but there are only {nests}")]
     NoNest { place: usize, nest: usize, nests: usize },
-    /// A nest whose chunks are empty, or one of whose loops takes no step.
+    /// A nest has empty chunks, or a loop without steps.
     #[error("nest {nest} is empty: its run or the count of a loop is 0")]
     Empty { nest: usize },
     /// Sizes or addresses do not fit into 64 bits.
     #[error("sizes or addresses of nest {nest} do not fit into 64 bits")]
     Overflow { nest: usize },
-    /// The program would write, but the memory may only be read.
+    /// The program would write to a read-only memory.
     #[error("the destination is read-only")]
     ReadOnly,
 }
 
 impl Memory {
-    /// Proves that every byte that `program` touches on `side` lies in this memory, so that it can
-    /// run without looking again.
+    /// Checks that every byte that `program` touches on `side` is in this memory, so that it can run without further
+    /// checks.
     ///
-    /// Costs O(places + nests) where all allocations have one length (or strides between them are
-    /// whole allocations), O(places * allocations) at worst; never O(chunks). A stride is taken as
-    /// what it is, a number from 0 up: one that means to go backwards is out of bounds.
+    /// It takes O(places + nests) if all allocations have one length (or strides between them are whole allocations),
+    /// O(places * allocations) at worst, and never O(chunks). A stride is a non-negative number: one that is meant to
+    /// go backwards is out of bounds.
     ///
     /// # Errors
-    /// The first [`CheckError`] found.
+    /// The first [`CheckError`] that is found.
     pub fn check(&self, program: &Program, side: Side) -> Result<(), CheckError> {
         self.shared.extents.check(program, side, self.access())
     }
 }
 
-/// How long the allocations of a memory are, whatever it is made of.
+/// The lengths of a memory's allocations, for memory of any kind.
 #[derive(Debug)]
 #[doc(hidden)]
 pub struct Extents {
     lens: Box<[u64]>,
-    /// The shortest and the longest; 0 where there is none.
+    /// The shortest and the longest length; 0 if there are no allocations.
     shortest: u64,
     longest: u64,
 }
@@ -73,7 +74,7 @@ impl Extents {
         }
     }
 
-    /// See [`Memory::check`].
+    /// Checks a program, as [`Memory::check`] does.
     pub fn check(&self, program: &Program, side: Side, access: Access) -> Result<(), CheckError> {
         if side == Side::Destination && access == Access::Read {
             return Err(CheckError::ReadOnly);
@@ -102,8 +103,8 @@ impl Extents {
         Ok(())
     }
 
-    /// Whether it is plain that a nest lies in this memory, as it nearly always is: no carry from the offsets into the
-    /// allocations' numbers, the last allocation is there, and even the shortest one is long enough.
+    /// Returns whether a nest obviously fits, as it nearly always does: the offsets do not carry into the allocations'
+    /// numbers, the last allocation exists, and even the shortest one is long enough.
     fn surely_has(&self, extent: &Extent, address: u64) -> bool {
         let (first, offset) = split_address(address);
         let end = offset.checked_add(extent.near);
@@ -113,9 +114,8 @@ impl Extents {
             && last.is_some_and(|last| last < self.lens.len() as u64)
     }
 
-    /// Follows the loops that lead from one allocation into another, step by step. Each step that
-    /// stays in bounds enters a later allocation, so each loop ends, or fails, within as many steps
-    /// as there are allocations.
+    /// Follows the loops that lead from one allocation into another, step by step. Each step that stays in bounds
+    /// enters a later allocation, so each loop ends, or fails, within as many steps as there are allocations.
     fn check_far(&self, at: &At, address: u64, far: &[(u64, u64)]) -> Result<(), CheckError> {
         let Some((&(count, stride), inner)) = far.split_first() else {
             return self.check_near(at, address);
@@ -144,27 +144,27 @@ impl Extents {
     }
 }
 
-/// What of a program is checked.
+/// The place that is being checked.
 struct At {
     side: Side,
     place: usize,
     nest: usize,
-    /// How many bytes it needs from an address on.
+    /// The number of bytes that it needs from an address on.
     near: u64,
 }
 
-/// How far one side of a nest reaches.
+/// The reach of one side of a nest.
 struct Extent {
     /// Bytes that the nest moves.
     bytes: u64,
-    /// From its first byte to behind its last inside one allocation.
+    /// Bytes from its first byte to the end of its last one, inside one allocation.
     near: u64,
-    /// Loops (count, stride) that lead from one allocation into another: no allocation is long
-    /// enough for two of their steps.
+    /// Loops (count, stride) that lead from one allocation into another: no allocation is long enough for two of their
+    /// steps.
     far: SmallVec<[(u64, u64); 2]>,
-    /// Whether their strides are whole allocations, so that offsets stay the same.
+    /// Whether their strides are whole allocations, so that offsets do not change.
     whole: bool,
-    /// From the first to the last allocation, where `whole`.
+    /// The distance from the first to the last allocation, if `whole`.
     allocations: u64,
 }
 

@@ -34,7 +34,7 @@ fn absurd_sizes_are_errors() {
     let too_many = MemoryError::TooMany { count: many.len() };
     assert_eq!(Memory::allocate(&many).unwrap_err(), too_many);
     let parts = [(std::ptr::null_mut(), 0), (std::ptr::null_mut(), 1)];
-    // SAFETY: the first is empty, the second is refused.
+    // SAFETY: the first is empty, and the second is refused.
     let null = unsafe { Memory::from_raw_parts(&parts, Access::Read, None) }.unwrap_err();
     assert_eq!(null, MemoryError::Null { allocation: 1, len: 1 });
     let parts = [(std::ptr::without_provenance_mut(usize::MAX - 1), 3)];
@@ -70,7 +70,7 @@ fn the_keeper_outlives_every_user() {
     let dropped = Arc::new(AtomicUsize::new(0));
     let mut owner = Owner(vec![7; 64].into(), dropped.clone());
     let parts = [(owner.0.as_mut_ptr(), 64)];
-    // SAFETY: the owner goes along and is not touched again.
+    // SAFETY: the owner becomes the keeper, and is not accessed again.
     let memory = unsafe { Memory::from_raw_parts(&parts, Access::Read, Some(Arc::new(owner))) };
     let memory = memory.unwrap();
     assert_eq!(memory.write(0, b"no"), Err(AccessError::ReadOnly));
@@ -90,7 +90,7 @@ fn overlaps_are_seen() {
     let part = |number: usize, from: usize, len: usize| {
         let start = memory.allocation(number).unwrap().0.as_ptr().wrapping_add(from);
         let keeper: Arc<dyn Any + Send + Sync> = Arc::new(memory.clone());
-        // SAFETY: a part of memory that the keeper keeps, and that holds no references.
+        // SAFETY: a part of memory that the keeper keeps, and that has no references.
         unsafe { Memory::from_raw_parts(&[(start, len)], Access::ReadWrite, Some(keeper)) }.unwrap()
     };
     assert!(memory.overlaps(&memory));
@@ -102,7 +102,7 @@ fn overlaps_are_seen() {
     assert!(!memory.overlaps(&Memory::allocate(&[4096]).unwrap()));
 }
 
-/// One nest whose source is at `src`: the loops' (stride, count).
+/// Makes one nest whose source is at `src`, from the loops' (stride, count).
 fn one(loops: &[(u64, u64)], run: u64, src: u64) -> Program {
     let loops: Vec<_> = loops.iter().map(|&(stride, count)| (count, stride, 0)).collect();
     program(&loops, run, &[(src, 0)])
@@ -113,7 +113,7 @@ fn a_check_says_what_is_wrong_and_where() {
     let memory = Memory::allocate(&[100, 50]).unwrap();
     let check = |loops: &[(u64, u64)], run, src| memory.check(&one(loops, run, src), Side::Source);
 
-    // The second layer's allocation is too short for what the first one's has room for.
+    // The second layer's allocation is too short for bytes that fit into the first one's.
     assert_eq!(
         check(&[(FAR, 2), (30, 2)], 21, 0).unwrap_err(),
         CheckError::OutOfBounds {
@@ -151,7 +151,7 @@ fn what_may_only_be_read_is_no_destination() {
     let memory = Memory::allocate(&[100]).unwrap();
     let (start, len) = memory.allocation(0).unwrap();
     let (parts, keeper) = ([(start.as_ptr(), len)], Arc::new(memory));
-    // SAFETY: the keeper keeps it, and there are no references.
+    // SAFETY: the keeper keeps the bytes, and there are no references.
     let memory = unsafe { Memory::from_raw_parts(&parts, Access::Read, Some(keeper)) };
     let memory = memory.unwrap();
     let program = one(&[], 10, 0);
@@ -159,7 +159,7 @@ fn what_may_only_be_read_is_no_destination() {
     assert_eq!(memory.check(&program, Side::Destination), Err(CheckError::ReadOnly));
 }
 
-/// Whether every byte of a program's source is there, one by one.
+/// Checks one by one that every byte of a program's source exists.
 fn holds(lens: &[usize], program: &Program) -> bool {
     program.placed.iter().all(|placed| {
         let nest = &program.nests[placed.nest as usize];

@@ -1,15 +1,15 @@
-//! A lease or a transfer may have to wait for somebody else before it touches its blocks.
+//! Work of an engine that a lease or a transfer waits for before it touches its blocks.
 
 use std::future::Future;
 
 use tokio::sync::watch;
 
-/// A lease or a transfer waits for this before it reads or writes its blocks: for nothing, or for work whose end somebody else
-/// tells.
+/// A condition for a lease or a transfer: work that must be done before it reads or writes its blocks. By default there
+/// is none.
 ///
-/// An engine hands its blocks over when it has *submitted* what computes them, or what reads them for the last time; a GPU does
-/// that later. Until it is done, nothing of a lease or a transfer that is given this touches the blocks. Nobody else waits for
-/// it; a lease may expire and a pull be cancelled meanwhile.
+/// An engine hands over its blocks when it has *submitted* the work that computes them, or that reads them for the last
+/// time; a GPU does that work later. Until it is done, a lease or a transfer with this condition does not touch the
+/// blocks. Other leases and transfers do not wait for it. Meanwhile the lease may expire, and a pull may be cancelled.
 ///
 /// ```
 /// use transload_transfer::After;
@@ -22,11 +22,12 @@ use tokio::sync::watch;
 #[derive(Clone, Debug, Default)]
 pub struct After(Option<watch::Receiver<Option<Outcome>>>);
 
-/// Whether it was done, or why that will never be known.
+/// Success, or the reason why the end of the work cannot be known.
 type Outcome = Result<(), String>;
 
 impl After {
-    /// Something that is done when a function is called, on any thread. If that is dropped instead, what waits fails.
+    /// Returns a condition that is met when the returned function is called with `Ok`, on any thread. If the function
+    /// is dropped instead, whatever waits for it fails.
     pub fn told() -> (Self, impl FnOnce(Result<(), String>) + Send + 'static) {
         let (sender, receiver) = watch::channel(None);
         let tell = move |outcome| {
@@ -35,15 +36,15 @@ impl After {
         (Self(Some(receiver)), tell)
     }
 
-    /// Whether it is done already, or nothing at all.
+    /// Returns whether the condition is met, or there is none.
     pub fn is_done(&self) -> bool {
         self.0.as_ref().is_none_or(|told| *told.borrow() == Some(Ok(())))
     }
 
-    /// Waits until it is done.
+    /// Waits until the condition is met.
     ///
     /// # Errors
-    /// Why it will never be done, or nobody can tell.
+    /// The reason why it never will be.
     pub fn done(&self) -> impl Future<Output = Result<(), String>> + Send + 'static {
         let receiver = self.0.clone();
         async move {

@@ -1,4 +1,4 @@
-//! Making an agent.
+//! The builder of an agent.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use transload_plan::ids::{AgentId, DeploymentDigest, Incarnation, InstanceName};
 use transload_wire as wire;
 use transload_wire::{DocumentTooLong, Machine, Path, TicketKey};
 
-/// Makes an [`Agent`].
+/// Builds an [`Agent`].
 #[derive(Debug)]
 pub struct Builder {
     identity: Identity,
@@ -34,7 +34,7 @@ pub struct Builder {
     providers: Vec<Box<dyn Provider>>,
 }
 
-/// Memory that does not suit its deployment.
+/// The memory does not fit its deployment.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -56,38 +56,38 @@ pub enum RegisterError {
     TooShort { rank: Rank, group: String, allocation: usize, given: u64, needed: u64 },
 }
 
-/// Why an agent could not be made.
+/// The reason why an agent could not be made.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BindAgentError {
-    /// A socket could not be had.
+    /// A socket could not be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
     /// Two of its paths have the same number.
     #[error("the agent would have {path} twice")]
     PathTwice {
-        /// Which.
+        /// The path.
         path: Path,
     },
-    /// One of its paths has the number that is kept for the ring in device memory.
+    /// A path uses the number that is reserved for the ring in device memory.
     #[error(
         "{} is a path of every agent's that has its memory on a GPU: a further one has a number from 3 to 15",
         Path::DEVICE
     )]
     PathKept,
-    /// The deployment document cannot be handed over.
+    /// The deployment document is too long to be sent to peers.
     #[error(transparent)]
     Document(#[from] DocumentTooLong),
     /// The deployment document cannot be encoded.
     #[error("the deployment document cannot be encoded: {0}")]
     Encode(postcard::Error),
-    /// The system has no randomness to give.
+    /// The operating system provides no randomness.
     #[error("no randomness: {0}")]
     Random(#[from] std::io::Error),
 }
 
 impl Agent {
-    /// Begins to make an agent for some ranks of a deployment.
+    /// Begins to build an agent for some ranks of a deployment.
     pub fn builder(identity: Identity, deployment: Deployment) -> Builder {
         Builder {
             identity,
@@ -102,34 +102,34 @@ impl Agent {
 }
 
 impl Builder {
-    /// The life of the deployment: the same for all ranks of an engine instance, another after a
-    /// restart. Without it, this agent has a life of its own.
+    /// Sets the incarnation of the deployment, which tells its lives apart. It must be the same for all ranks of an
+    /// engine instance, and differ after a restart. By default this agent makes a new one for itself alone.
     #[must_use]
     pub fn incarnation(mut self, incarnation: Incarnation) -> Self {
         self.incarnation = Some(incarnation);
         self
     }
 
-    /// The agent's name below the service that its certificate is of: what tells it from others that hold the
-    /// same certificate. It has to be the same after a restart: peers then know that what the last life held is
-    /// free. Without one it is called after the host and the control port.
+    /// Sets the agent's instance name, which distinguishes it from other agents with the same certificate. It must be
+    /// the same after a restart, so that peers know that everything the last life held is free. The default is made of
+    /// the host's name and the control port.
     #[must_use]
     pub fn instance(mut self, instance: InstanceName) -> Self {
         self.instance = Some(instance);
         self
     }
 
-    /// The settings.
+    /// Sets the options.
     #[must_use]
     pub fn options(mut self, options: AgentOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// Has the agent take one more path, under a number of its own from 3 to 15. Both sides have to have it.
+    /// Adds a path, with a number of its own from 3 to 15. Both sides of a transfer need it.
     ///
-    /// Number 0 is QUIC and 1 the staging ring; 2 is the ring in device memory, which an agent has whose memory all lies on
-    /// one GPU, and which is kept for it everywhere else.
+    /// Number 0 is QUIC, and 1 the staging ring. Number 2 is the ring in device memory. Agents whose memory is all on
+    /// one GPU have it, and it is reserved in all others.
     #[doc(hidden)]
     #[must_use]
     pub fn path(mut self, provider: impl Provider + 'static) -> Self {
@@ -137,12 +137,12 @@ impl Builder {
         self
     }
 
-    /// Registers the memory of a rank: for each group of the deployment, in the document's order, the
-    /// allocations that the layout takes.
+    /// Registers the memory of a rank: for each group of the deployment, in the document's order, the allocations that
+    /// the layout requires.
     ///
-    /// Others may write to it at any time, which is never unsound: its bytes are only copied. But what
-    /// travels is right only if nobody writes to blocks while they are leased, or while a transfer into
-    /// them is under way: that is what a lease promises, and what whoever registers memory keeps.
+    /// Other parts of the process may write to the memory at any time. That is never unsound, because its bytes are
+    /// only copied. But transfers are correct only if blocks are not written while they are leased, or while a transfer
+    /// into them is in progress. The caller must ensure that.
     ///
     /// # Errors
     /// [`RegisterError`].
@@ -164,7 +164,7 @@ impl Builder {
         Ok(self)
     }
 
-    /// Binds the sockets and starts. Control connections arrive at `addr` (port 0: any).
+    /// Binds the sockets and starts the agent. Control connections arrive at `addr`; port 0 selects any free port.
     ///
     /// # Errors
     /// [`BindAgentError`].
@@ -172,6 +172,7 @@ impl Builder {
         if self.providers.iter().any(|provider| provider.path() == Path::DEVICE) {
             return Err(BindAgentError::PathKept);
         }
+        // The path within one GPU is not for the caller to add: it depends on where the memories are.
         self.providers.extend(path_on_one_gpu(&self.memories));
         let mut paths = BTreeSet::new();
         for path in self.providers.iter().map(|provider| provider.path()) {
@@ -220,7 +221,7 @@ impl Builder {
     }
 }
 
-/// The path between agents on the GPU that all of these memories are on, if they are on one.
+/// Returns the path through device memory, if all memories are on one GPU.
 fn path_on_one_gpu(memories: &Memories) -> Option<Box<dyn Provider>> {
     let mut regions = memories.values().flat_map(|groups| groups.iter());
     let first = regions.next()?;
@@ -230,8 +231,8 @@ fn path_on_one_gpu(memories: &Memories) -> Option<Box<dyn Provider>> {
     }
 }
 
-/// Whether these are the memories of a rank's groups: one for each, with the allocations that the layout
-/// has, each of them long enough, and those on GPUs all on one. The rank has to be there.
+/// Checks the memories of a rank's groups: one for each group, with as many allocations as the layout has, each long
+/// enough, and those on GPUs all on the same one. The rank must exist.
 fn check_groups(deployment: &Deployment, rank: Rank, regions: &[Region]) -> Result<(), RegisterError> {
     let groups = deployment.groups();
     if regions.len() != groups.len() {

@@ -1,4 +1,4 @@
-//! Deployments of peers, and plans with them.
+//! The deployments of peers, and plans with them.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,20 +14,18 @@ use transload_plan::{Plan, pair_groups};
 use transload_wire as wire;
 use transload_wire::{Difference, PlanAsk, Planned};
 
-/// Most deployments that are kept though no peer of theirs is connected. Each has at most 64 groups and
-/// 4,096 ranks.
+/// The most deployments that are kept without a connected peer. Each has at most 64 groups and 4,096 ranks.
 const MOST_IDLE: usize = 64;
 
-/// Our own deployment, and those of peers.
+/// This agent's deployment, and those of peers.
 #[derive(Debug)]
 pub(super) struct Deployments {
     own: Arc<Deployment>,
     peers: HashMap<DeploymentDigest, Met>,
-    /// Those that nobody is connected from, the longest idle first.
+    /// Deployments without connections, the longest idle first.
     idle: VecDeque<DeploymentDigest>,
 }
 
-/// A peer's deployment.
 #[derive(Debug)]
 struct Met {
     deployment: Arc<Deployment>,
@@ -43,7 +41,7 @@ impl Deployments {
         self.peers.get(digest).map(|met| &met.deployment)
     }
 
-    /// Keeps a deployment that nobody is connected from, for a while.
+    /// Keeps a deployment without connections for a while.
     fn idle(&mut self, digest: DeploymentDigest) {
         self.idle.push_back(digest);
         if self.idle.len() > MOST_IDLE
@@ -53,7 +51,7 @@ impl Deployments {
         }
     }
 
-    /// What compiles a plan, away from whoever asks for it.
+    /// Returns a closure that compiles a plan on another thread.
     pub(super) fn compiling(
         &self,
         ask: &PlanAsk,
@@ -73,7 +71,7 @@ impl Deployments {
     }
 }
 
-/// What the machine has to know of a plan's routes.
+/// Describes a plan's routes for the machine.
 fn routes(plan: &Plan, local_is_source: bool) -> BTreeMap<Rank, Vec<wire::Route>> {
     let mut routes: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for route in plan.routes() {
@@ -141,7 +139,7 @@ impl wire::Planner for Deployments {
     }
 }
 
-/// A small deployment of so many blocks.
+/// Makes a small deployment with that many blocks.
 #[cfg(test)]
 pub(super) fn deployment(blocks: u32) -> Deployment {
     use transload_layout::{Dtype, Group, Spec};

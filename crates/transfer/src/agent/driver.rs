@@ -1,4 +1,4 @@
-//! The driver: the one task that owns the machine, feeds it with events, and has its parts do what it wants done.
+//! The driver: the one task that owns the machine, passes events to it, and has its own parts carry out the actions.
 //!
 //! ```text
 //!   Driver: the loop; each event goes into the machine, each action to the part that it concerns
@@ -58,8 +58,8 @@ mod promises;
 mod shutdown;
 mod transfers;
 
-/// How often transfers are asked whether bytes have moved, at most; oftener where the machine's `stall` or `device_stall`
-/// is short, which it has to stay well below.
+/// How often transfers are checked for progress and stalls. Checks are more frequent if the machine's `stall` or
+/// `device_stall` is short.
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(super) struct Setup {
@@ -71,7 +71,7 @@ pub(super) struct Setup {
     pub(super) renewals: Option<Renewals>,
 }
 
-/// Starts a driver on the control thread. Tells where commands go, and handles that are dropped.
+/// Starts a driver on the control thread. Returns a client for commands, and a sender for dropped handles.
 pub(super) fn start(setup: Setup) -> (Client, mpsc::UnboundedSender<Handle>) {
     let (client, commands) = Client::new();
     let (handles, dropped) = mpsc::unbounded_channel();
@@ -89,12 +89,12 @@ pub(super) struct Driver {
     connections: Connections,
     transfers: Transfers,
     promises: Promises,
-    /// Compiles plans. Routes are bound in turns of their own, which no peer can take with many plans.
+    /// Compiles plans. Binding routes has separate threads, so that a peer cannot delay it with many plans.
     compiling: Background,
     pub(super) counters: Counters,
     start: Instant,
     look: Duration,
-    /// How long a device may take for what it was asked to do.
+    /// How long a device may take for its work.
     device_stall: Duration,
     shutdown: Shutdown,
 }
@@ -107,7 +107,7 @@ struct Inbox {
 }
 
 impl Driver {
-    /// To be called inside the runtime of the control thread.
+    /// Must be called inside the runtime of the control thread.
     fn new(
         setup: Setup,
         handles: mpsc::UnboundedSender<Handle>,
@@ -115,7 +115,7 @@ impl Driver {
         dropped: mpsc::UnboundedReceiver<Handle>,
     ) -> (Self, Inbox) {
         let (endpoints, options) = (setup.endpoints, setup.options);
-        // Not before what was asked of us, and waits for its lease, is over.
+        // Connections are kept until the requests on them that wait for a lease are over.
         let keep_idle = options.keep_idle.max(options.wire.early_wait.saturating_mul(2));
         let (events, data) = mpsc::unbounded_channel();
         let carriers = carriers::open(&setup.providers, &endpoints, options.data, &setup.memories, events.clone());
@@ -191,8 +191,8 @@ impl Driver {
             return false;
         }
         let gauges = self.machine.gauges();
-        // Notices to owners that cannot be reached are not worth more than the patience: their leases
-        // expire by themselves. What touches memory is waited for, unless it was found to take for ever.
+        // Notices to owners that cannot be reached do not extend the patience: their leases expire by themselves. Work
+        // on memory is waited for, unless it has stalled.
         let still = gauges.leases + gauges.transfers + gauges.jobs;
         let over = self.machine.is_idle() || (self.shutdown.is_impatient() && still == gauges.stalled);
         over && self.transfers.are_over(gauges.transfers)
@@ -202,12 +202,12 @@ impl Driver {
         let now = self.now();
         self.machine.on_deadline(now);
         if self.shutdown.runs_out() {
-            // Once is enough: what is given up ends when it is fenced.
+            // Called once: what is given up ends when it is fenced.
             self.machine.give_up(now);
         }
     }
 
-    /// Tells the machine which transfers move.
+    /// Tells the machine which transfers make progress, and which are stalled.
     fn look(&mut self) {
         let now = self.now();
         for (transfer, moved) in self.transfers.progress() {
@@ -218,7 +218,7 @@ impl Driver {
         }
     }
 
-    /// Tells the machine whose memory is lost.
+    /// Tells the machine which ranks' memory is lost.
     fn look_for_losses(&mut self) {
         let now = self.now();
         for rank in self.transfers.lost() {
@@ -226,7 +226,7 @@ impl Driver {
         }
     }
 
-    /// One of these ranks whose memory is lost.
+    /// Returns one of these ranks whose memory is lost, if any.
     pub(super) fn lost_of(&self, ranks: &BTreeSet<Rank>) -> Option<Rank> {
         let mut lost = self.transfers.lost().into_iter();
         lost.find(|rank| ranks.contains(rank))
@@ -248,7 +248,7 @@ impl Driver {
     }
 }
 
-/// Takes events.
+/// Events.
 impl Driver {
     fn on_control(&mut self, event: ControlEvent) {
         let now = self.now();
@@ -271,7 +271,7 @@ impl Driver {
             },
             ControlEvent::Received { conn, envelope } => {
                 self.machine.on_message(now, conn, envelope);
-                // Its first message says which instance it is.
+                // The peer's first message says which instance it is.
                 let agent = || self.machine.peer_agent(conn);
                 self.connections.heard(conn, agent);
             }
@@ -297,9 +297,11 @@ impl Driver {
             DataEvent::Bound { transfer, number, bound } => {
                 let counters = &mut self.counters;
                 match self.transfers.bound(transfer, number, bound, counters) {
+                    // The path was chosen while the route was being bound.
                     Ok(Some(path)) => self.carry(transfer, path),
                     Ok(None) => {}
                     Err(unbound) if unbound.device_stalled => {
+                        // The route itself may be fine: the device only has not finished its work in time.
                         tracing::info!(%transfer, why = unbound.why, "a route cannot be bound");
                         self.machine.device_unready(now, transfer);
                     }
@@ -307,6 +309,7 @@ impl Driver {
                 }
             }
             DataEvent::Sending { transfer, number, event } => {
+                // The event may be about an earlier transfer with the same id.
                 if self.transfers.is_under_way(transfer, number) {
                     self.on_sending(transfer, event);
                 }
@@ -342,8 +345,8 @@ impl Driver {
             SendError::Path(_) => Some(Ending::Failed(why.clone())),
             _ => None,
         };
-        // All that take the same path have failed, if it is still the one that is sent over: it may have gone over what
-        // was there before.
+        // All transfers on the path have failed if its current link is torn. The error may be of an earlier link, which
+        // has been replaced.
         if let Some(ending) = ending
             && let Some((conn, path)) = self.transfers.path(transfer)
             && let Some(link) = self.connections.link(conn, path)
@@ -362,14 +365,14 @@ impl Driver {
             None => why,
         };
         tracing::info!(%transfer, why, "an attempt has failed here");
-        // That may be why, and then it is over already.
+        // Lost memory may be the cause, and is reported first.
         self.look_for_losses();
         let now = self.now();
         self.machine.stream_failed(now, transfer, why);
     }
 }
 
-/// Carries out actions.
+/// Actions.
 impl Driver {
     fn act(&mut self, action: Action<Blocks>) {
         match action {
@@ -410,6 +413,7 @@ impl Driver {
                 self.promises.lease_stalled(&key);
             }
             Action::JobStalled(job, rank) => {
+                // The caller learns the result now. The blocks stay in use until `JobDone`.
                 let result = Err(JobError::DeviceStalled { rank }.into());
                 if let Some((promise, label)) = self.promises.job_stalled(job) {
                     let label = *label;
@@ -430,6 +434,7 @@ impl Driver {
                     return;
                 };
                 let result = result.map_err(TransferError::from);
+                // The job was already counted if it was reported as stalled.
                 if !promise.is_told() {
                     self.count(label, &result);
                 }
@@ -459,7 +464,7 @@ impl Driver {
         drop(self.compiling.run(compiling, event));
     }
 
-    /// Begins to read a route, or to receive it, unless it is over already.
+    /// Begins to read or to receive a route, unless the transfer is over already.
     fn begin(&mut self, flow: Flow, side: Side) {
         let Some(plan) = self.machine.take_plan(flow.transfer) else {
             return;
@@ -472,7 +477,7 @@ impl Driver {
         self.transfers.begin(flow, side, plan, blocks, counters);
     }
 
-    /// Has a transfer that leaves carried over a path, unless it has still to be bound.
+    /// Carries an outgoing transfer over a path, if it is bound already.
     fn carry(&mut self, transfer: TransferId, path: Path) {
         let Some((conn, outgoing)) = self.transfers.outgoing(transfer) else {
             return;
@@ -495,10 +500,10 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// By itself the driver ends only when nothing is under way, and then this has nothing to do. But the
-    /// threads that move bytes do not end with it, were it to panic.
+    /// Fences the transfers that are left. When the driver ends by itself there are none; but if it panics, the threads
+    /// that move bytes go on.
     fn drop(&mut self) {
-        // Peers must not wait for answers that nobody gives.
+        // Peers must not wait for answers that will never come.
         self.endpoints.hang_up(CloseCode::SHUTTING_DOWN, "the agent has stopped");
         if std::thread::panicking() {
             tracing::error!("the agent has stopped: its driver has panicked");

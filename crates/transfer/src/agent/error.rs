@@ -1,4 +1,4 @@
-//! What can go wrong with what users of an agent ask for, an error for each operation.
+//! Errors of an agent's operations, one type for each.
 
 use thiserror::Error;
 
@@ -6,24 +6,23 @@ use transload_plan::ids::Direction;
 use transload_plan::{BindError, Tables};
 use transload_wire::{JobError, LeaseError, LeaseKey, OpenFault};
 
-/// The agent has stopped. Whoever gets this in answer to a lease or a transfer has its blocks back:
-/// nothing touches them any more.
+/// The agent has stopped. After this answer to a lease or a transfer, nothing touches its blocks any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the agent has stopped")]
 pub struct AgentGone;
 
-/// Why blocks were not leased, or not opened.
+/// The reason why blocks could not be leased or opened.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum LeaseOpenError {
-    /// There cannot be such a lease: the blocks are still the caller's.
+    /// The lease was refused. The error returns the blocks.
     #[error("lease {key} cannot be opened: {reason}")]
     Refused { key: LeaseKey, reason: OpenFault, tables: Tables },
-    /// The block tables cannot be those of this agent's deployment.
+    /// The block tables do not fit this agent's deployment.
     #[error("the blocks cannot be leased: {fault}")]
     Tables { fault: BindError, tables: Tables },
-    /// The request waited for other work (its `after`), and that failed, or nobody can tell its end.
+    /// The work that the request waited for (its `after`) has failed, or its end cannot be known.
     #[error("the blocks cannot be opened: {why}")]
     After { why: String, tables: Tables },
     /// The agent has stopped.
@@ -31,11 +30,11 @@ pub enum LeaseOpenError {
     Gone(#[from] AgentGone),
 }
 
-/// Why an owner cannot do something with its lease.
+/// The reason why an owner's operation on its lease failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LeaseUseError {
-    /// The lease is over, or what was said of it cannot be.
+    /// The lease is over, or the operation is invalid for it.
     #[error(transparent)]
     Lease(#[from] LeaseError),
     /// The agent has stopped.
@@ -43,38 +42,39 @@ pub enum LeaseUseError {
     Gone(#[from] AgentGone),
 }
 
-/// Why the blocks of a lease do not come back with its end.
+/// The reason why the blocks of an ended lease are not returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LeaseEndError {
-    /// Their device is not done with them within [`Options::device_stall`](transload_wire::Options::device_stall), and may still touch
-    /// them: they must never be used again. The keeper stays until it is done after all.
+    /// The device did not finish its work on the blocks within
+    /// [`Options::device_stall`](crate::wire::Options::device_stall), and may still touch them. They must never be used
+    /// again. The keeper is kept until the device is done after all.
     #[error("the device is not done with the blocks, which must not be used")]
     Stalled,
-    /// The agent has stopped. Nothing touches them any more.
+    /// The agent has stopped, and nothing touches the blocks any more.
     #[error(transparent)]
     Gone(#[from] AgentGone),
 }
 
-/// Why a pull or a push came to nothing. Nothing touches its blocks any more, but for
-/// [`DeviceStalled`](JobError::DeviceStalled), after which they must never be used again.
+/// The reason why a pull or a push failed. Nothing touches its blocks any more, except after
+/// [`DeviceStalled`](JobError::DeviceStalled): then they must never be used again.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TransferError {
-    /// It was refused, or it failed.
+    /// The transfer was refused, or has failed.
     #[error(transparent)]
     Job(#[from] JobError),
     /// The ticket is for the other direction.
     #[error("the ticket allows a {allowed}")]
     Direction {
-        /// What it is for.
+        /// The direction of the ticket.
         allowed: Direction,
     },
-    /// The block tables cannot be those of this agent's deployment. Nothing was asked of the peer.
+    /// The block tables do not fit this agent's deployment. The peer was not asked.
     #[error("the blocks cannot be used: {0}")]
     Tables(BindError),
-    /// The request waited for other work (its `after`), and that failed, or nobody can tell its end. The peer was asked for
-    /// nothing.
+    /// The work that the request waited for (its `after`) has failed, or its end cannot be known. The peer was not
+    /// asked.
     #[error("the blocks cannot be used: {0}")]
     After(String),
     /// The agent has stopped.
@@ -83,9 +83,10 @@ pub enum TransferError {
 }
 
 impl TransferError {
-    /// A word for counters and logs: `content`, `consumed`, `expired`, `unknown`, `cancelled`, `refused`,
-    /// `peer_lost`, `restarted`, `unreachable`, `incompatible`, `failed`, `timed_out`, `busy`, `ticket`, `own`, `request`,
-    /// `shutting_down`, `version`, `device_lost`, `device_stalled` or `other`. The last two but one are told of devices of either side.
+    /// Returns a word for counters and logs: `content`, `consumed`, `expired`, `unknown`, `cancelled`, `refused`,
+    /// `peer_lost`, `restarted`, `unreachable`, `incompatible`, `failed`, `timed_out`, `busy`, `ticket`, `own`,
+    /// `request`, `shutting_down`, `version`, `device_lost`, `device_stalled` or `other`. `device_lost` and
+    /// `device_stalled` are about devices of either side.
     pub fn kind(&self) -> &'static str {
         match self {
             TransferError::Job(error) => error.kind(),
@@ -96,8 +97,8 @@ impl TransferError {
         }
     }
 
-    /// Tells whether every transfer between these two agents fails so, until one of them is started otherwise
-    /// ([`HelloRefusal::is_misfit`](transload_wire::HelloRefusal::is_misfit)).
+    /// Returns whether every transfer between these two agents fails like this in their current configuration
+    /// ([`HelloRefusal::is_misfit`](crate::wire::HelloRefusal::is_misfit)).
     pub fn is_misfit(&self) -> bool {
         match self {
             TransferError::Job(JobError::Hello { refusal, .. }) => refusal.is_misfit(),
@@ -106,11 +107,11 @@ impl TransferError {
     }
 }
 
-/// Why a ticket could not be cancelled or renewed.
+/// The reason why a ticket could not be cancelled or renewed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NoticeError {
-    /// The ticket is not to be used here.
+    /// The ticket cannot be used by this agent.
     #[error(transparent)]
     Ticket(JobError),
     /// The agent has stopped.
@@ -124,7 +125,7 @@ mod tests {
     use transload_plan::ids::AgentId;
     use transload_wire::{HelloRefusal, Refusal};
 
-    /// Whichever side finds that the two cannot be bridged.
+    /// The kind is the same for either side that finds the two incompatible.
     #[test]
     fn what_cannot_be_planned_is_incompatible() {
         let why = || "no common heads".into();
@@ -133,7 +134,7 @@ mod tests {
         for error in [JobError::Plan { why: why() }, JobError::NotPushed { agent, refusal }] {
             let error = TransferError::from(error);
             assert_eq!(error.kind(), "incompatible");
-            // Another request may be planned.
+            // Another request may still be possible.
             assert!(!error.is_misfit());
         }
     }

@@ -1,4 +1,4 @@
-//! What users of an agent call.
+//! The handle of an agent, with everything that its users call.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use transload_wire::{
     TicketKey,
 };
 
-/// An agent. Clones are the same agent; it stops when the last is dropped, or at
+/// An agent. Clones refer to the same agent, which stops when the last one is dropped, or at
 /// [`shutdown`](Self::shutdown).
 #[derive(Clone, Debug)]
 pub struct Agent {
@@ -33,7 +33,7 @@ pub struct Agent {
     pub(super) info: Arc<AgentInfo>,
 }
 
-/// What never changes about an agent.
+/// The constant properties of an agent.
 pub(super) struct AgentInfo {
     pub(super) dropped: mpsc::UnboundedSender<Handle>,
     pub(super) id: AgentId,
@@ -44,9 +44,9 @@ pub(super) struct AgentInfo {
 }
 
 impl Drop for AgentInfo {
-    /// The last handle is gone: nobody can use the agent any more.
+    /// Stops the agent, since the last handle is gone.
     fn drop(&mut self) {
-        // The driver is gone already where this fails.
+        // An error means that the driver has stopped already.
         let _ = self.dropped.send(Handle::Agent);
     }
 }
@@ -58,16 +58,16 @@ impl std::fmt::Debug for AgentInfo {
 }
 
 impl Agent {
-    /// Its name: the service that its certificate is of, and its own name below it.
+    /// Returns its name: the service in its certificate, and its instance name.
     pub fn id(&self) -> &AgentId {
         &self.info.id
     }
 
-    /// Has new connections use another certificate of the same service and cluster, or other authorities.
-    /// Connections that are open go on. Where the identity was read from files, the agent does that itself
-    /// whenever they change ([`AgentOptions::renew_every`](super::AgentOptions::renew_every)).
+    /// Makes new connections use another certificate of the same service and cluster, or other authorities. Open
+    /// connections continue. An agent whose identity was read from files does this itself when they change
+    /// ([`AgentOptions::renew_every`](super::AgentOptions::renew_every)).
     ///
-    /// Tickets stay sealed with the key that the agent was made with.
+    /// Tickets are still sealed with the key that the agent was made with.
     ///
     /// # Errors
     /// [`RenewalError::Another`].
@@ -75,55 +75,55 @@ impl Agent {
         self.info.endpoints.renew(identity)
     }
 
-    /// The life of the deployment that it belongs to.
+    /// Returns the incarnation of its deployment.
     pub fn incarnation(&self) -> Incarnation {
         self.info.incarnation
     }
 
-    /// Its deployment.
+    /// Returns its deployment.
     pub fn deployment(&self) -> &Deployment {
         &self.info.deployment
     }
 
-    /// The digest of its deployment, as tickets name it.
+    /// Returns the digest of its deployment, as tickets contain it.
     pub fn deployment_digest(&self) -> DeploymentDigest {
         self.info.digest
     }
 
-    /// Where control connections arrive, as bound.
+    /// Returns the bound address of control connections.
     pub fn control_addr(&self) -> SocketAddr {
         self.info.endpoints.control_addr()
     }
 
-    /// The sockets and what the kernel granted them.
+    /// Returns the sockets, with the buffer sizes that the kernel granted.
     #[doc(hidden)]
     pub fn endpoints(&self) -> &Endpoints {
         &self.info.endpoints
     }
 
-    /// What a ticket says about a rank that this agent holds, reachable at `host`.
+    /// Returns a ticket's entry for a rank of this agent, which peers reach at `host`.
     pub fn address(&self, host: &str) -> RankAddress {
         RankAddress { agent: self.id().clone(), host: host.to_owned(), port: self.control_addr().port() }
     }
 
-    /// The key that seals tickets of this cluster.
+    /// Returns the key that seals tickets of this cluster.
     pub fn ticket_key(&self) -> TicketKey {
         TicketKey::new(self.info.endpoints.ticket_secret().as_bytes())
     }
 
-    /// Leases blocks of a rank to whoever holds a ticket for the set, to be read.
+    /// Leases blocks of a rank for reading, to the holder of a ticket for the set.
     ///
     /// # Errors
-    /// [`LeaseOpenError`], with the blocks where it was refused.
+    /// [`LeaseOpenError`], which returns the blocks if the lease was refused.
     pub async fn lease(&self, request: LeaseRequest) -> Result<Lease, LeaseOpenError> {
         self.open_lease(request, Direction::Pull, Side::Source).await
     }
 
-    /// Opens blocks of a rank to whoever holds a ticket for the set, to be written: the other half of a
+    /// Opens blocks of a rank for writing, to the holder of a ticket for the set. It is the other half of a
     /// [`push`](Self::push).
     ///
     /// # Errors
-    /// [`LeaseOpenError`], with the blocks where it was refused.
+    /// [`LeaseOpenError`], which returns the blocks if the lease was refused.
     pub async fn open(&self, request: LeaseRequest) -> Result<Lease, LeaseOpenError> {
         self.open_lease(request, Direction::Push, Side::Destination).await
     }
@@ -139,8 +139,8 @@ impl Agent {
             return Err(LeaseOpenError::Tables { fault, tables: request.tables });
         }
         let (after, later) = (request.after, self.client.later());
-        // A peer that is let in writes at once, so blocks to be written are opened late. Blocks to be read are leased now, as
-        // blocks whose prefill is not over.
+        // An admitted peer writes at once, so blocks to be written are opened only after `after`. Blocks to be read are
+        // leased now, as blocks whose prefill is not over.
         let key = LeaseKey { set: request.set, rank: request.rank };
         if side == Side::Destination
             && let Err(why) = after.done().await
@@ -182,11 +182,11 @@ impl Agent {
         }
     }
 
-    /// Pulls what a ticket allows into own blocks, or has its owner push it ([`PullRequest::into`]), and waits until
-    /// all of it has landed.
+    /// Pulls what a ticket allows into this agent's blocks, or has the owner push it ([`PullRequest::into`]), and waits
+    /// until all of it has landed.
     ///
-    /// Where this future is dropped, the pull is cancelled, and its blocks may still be written for a
-    /// moment: [`PullRequest::keeper`] or [`start_pull`](Self::start_pull) tell when they are not.
+    /// Dropping this future cancels the pull. Its blocks may still be written for a moment; [`PullRequest::keeper`] or
+    /// [`start_pull`](Self::start_pull) tell when that is over.
     ///
     /// # Errors
     /// [`TransferError`].
@@ -194,8 +194,8 @@ impl Agent {
         self.start_pull(request).await?.finish().await
     }
 
-    /// Pushes own blocks into those that a ticket opens, and waits until all of it has landed. Where this
-    /// future is dropped, as with [`pull`](Self::pull).
+    /// Pushes this agent's blocks into those that a ticket opens, and waits until all of it has landed. Dropping this
+    /// future has the same effect as for [`pull`](Self::pull).
     ///
     /// # Errors
     /// [`TransferError`].
@@ -203,7 +203,7 @@ impl Agent {
         self.start_push(request).await?.finish().await
     }
 
-    /// Begins to pull. Own blocks are written, so the ticket has to be one for a pull.
+    /// Begins a pull, which writes this agent's blocks. The ticket must be for a pull.
     ///
     /// # Errors
     /// [`TransferError`].
@@ -211,7 +211,9 @@ impl Agent {
         self.start(request, Direction::Pull, true).await
     }
 
-    /// Begins to push. Own blocks are read, so the ticket has to be one for a push.
+    /// Begins a push, which reads this agent's blocks. The ticket must be for a push. If the blocks are not `prefilled`
+    /// but still being computed, report [`ready`](super::TransferControl::ready) and
+    /// [`finish_prefill`](super::TransferControl::finish_prefill).
     ///
     /// # Errors
     /// [`TransferError`].
@@ -245,7 +247,8 @@ impl Agent {
         self.start(wanted, Direction::Push, prefilled).await
     }
 
-    /// A push reads the own blocks and a pull writes them: the ticket does not get to choose.
+    /// Begins a pull or a push. `wanted` must match the ticket, which must not decide whether this agent's blocks are
+    /// written.
     async fn start(&self, request: PullRequest, wanted: Direction, prefilled: bool) -> Result<Transfer, TransferError> {
         let claims = request.ticket.open(&self.ticket_key());
         let claims = claims.map_err(JobError::from)?;
@@ -261,6 +264,8 @@ impl Agent {
         let checked = tables.check(self.deployment(), side, request.request.end());
         checked.map_err(TransferError::Tables)?;
         let (after, later) = (request.after, self.client.later());
+        // A destination is written as soon as the job begins, so the job begins only after the work that still uses the
+        // blocks.
         if side == Side::Destination
             && let Err(why) = after.done().await
         {
@@ -268,6 +273,7 @@ impl Agent {
             let lost = lost.map(|rank| JobError::DeviceLost { rank }.into());
             return Err(lost.unwrap_or(TransferError::After(why)));
         }
+        // A source may begin at once: its blocks become readable when that work is done.
         let awaited = prefilled && !after.is_done();
         let spec = JobSpec {
             ticket: request.ticket,
@@ -294,13 +300,13 @@ impl Agent {
         Ok(Transfer::new(started.await??, self.client.clone()))
     }
 
-    /// One of these ranks whose device is lost: what waits for that waits in vain.
+    /// Returns one of these ranks whose device is lost, which explains a failed wait.
     async fn lost_of(&self, ranks: BTreeSet<Rank>) -> Result<Option<Rank>, AgentGone> {
         self.client.ask(move |driver| driver.lost_of(&ranks)).await
     }
 
-    /// Gives up what a ticket stands for, where no pull has begun. With `content`, only leases of that
-    /// content are cancelled.
+    /// Cancels the leases of a ticket for which no pull has begun. With `content`, only leases of that content are
+    /// cancelled.
     ///
     /// # Errors
     /// [`NoticeError`].
@@ -308,7 +314,7 @@ impl Agent {
         self.notify(move |driver| driver.machine.cancel_ticket(driver.now(), &ticket, content)).await
     }
 
-    /// Asks the owner of a ticket to let its leases live for `ttl` from then at least.
+    /// Asks the owner of a ticket to extend its leases to at least `ttl` from then.
     ///
     /// # Errors
     /// [`NoticeError`].
@@ -325,7 +331,7 @@ impl Agent {
         Ok(heard.await.map_err(|_| AgentGone)?)
     }
 
-    /// How much of everything is under way.
+    /// Returns counts of everything in progress.
     ///
     /// # Errors
     /// [`AgentGone`].
@@ -333,7 +339,7 @@ impl Agent {
         self.client.ask(|driver| driver.machine.gauges()).await
     }
 
-    /// What it has done since it was bound.
+    /// Returns the counters since the agent was bound.
     ///
     /// # Errors
     /// [`AgentGone`].
@@ -341,12 +347,12 @@ impl Agent {
         self.client.ask(|driver| driver.counters.read()).await
     }
 
-    /// Takes nothing new, waits up to `patience` for what is under way, gives up what is left, and
-    /// closes all connections.
+    /// Stops taking anything new, waits up to `patience` for everything in progress, gives up the rest, and closes all
+    /// connections.
     pub async fn shutdown(&self, patience: Duration) {
         let (done, stopped) = oneshot::channel();
         let stopping = move |driver: &mut Driver| driver.shut_down(patience, Some(done));
-        // An error says that the driver is gone: the same as done.
+        // An error means that the driver has stopped already.
         if self.client.tell(stopping).await.is_ok() {
             let _ = stopped.await;
         }

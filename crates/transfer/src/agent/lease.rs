@@ -1,4 +1,4 @@
-//! The owner's handle of one lease.
+//! The owner's handle of a lease.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -15,22 +15,22 @@ use super::request::LeaseRequest;
 use transload_plan::Tables;
 use transload_wire::{LeaseEnd, LeaseError, LeaseKey};
 
-/// How a lease ended: why, and the blocks, which nothing touches any more.
+/// The end of a lease: the reason, and the blocks, which nothing touches any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseOutcome {
-    /// Why it ended.
+    /// The reason.
     pub end: LeaseEnd,
-    /// The blocks that it held.
+    /// The blocks of the lease.
     pub tables: Tables,
 }
 
 pub(super) type LeaseEnded = Result<LeaseOutcome, LeaseEndError>;
 
-/// A promise to keep blocks as they are, until it has [`ended`](Self::ended).
+/// A lease: the promise to keep blocks unchanged until it has [`ended`](Self::ended).
 ///
-/// Dropping it cancels the lease; the blocks must not be used again before it has ended, so call
-/// [`ended`](Self::ended) where they will be, or lease them with a [`keeper`](LeaseRequest::keeper).
-/// What can be told of it is on [`LeaseControl`], which it derefs to.
+/// Dropping it cancels the lease. The blocks must not be reused before the lease has ended, so wait for
+/// [`ended`](Self::ended), or lease them with a [`keeper`](LeaseRequest::keeper). Further operations are on
+/// [`LeaseControl`], to which it dereferences.
 #[derive(Debug)]
 #[must_use = "dropping a lease cancels it"]
 pub struct Lease {
@@ -38,9 +38,9 @@ pub struct Lease {
     pub(super) outcome: CancelOnDrop<LeaseEnded>,
 }
 
-/// What an owner tells of its lease, also while somebody waits for the [end](Lease::ended) of it.
+/// An owner's operations on its lease, which can be used while another task waits for its [end](Lease::ended).
 ///
-/// Cheap to clone. Dropping it does nothing.
+/// It is cheap to clone. Dropping it does nothing.
 #[derive(Clone, Debug)]
 pub struct LeaseControl {
     pub(super) key: LeaseKey,
@@ -57,14 +57,13 @@ impl Deref for Lease {
 }
 
 impl Lease {
-    /// A handle that outlives this one.
+    /// Returns a handle that can outlive this one.
     pub fn control(&self) -> LeaseControl {
         self.control.clone()
     }
 
-    /// Waits until the lease has ended, for whatever reason, and nothing touches its blocks any more; or until it is known
-    /// that memory is not done with them.
-    /// Dropping the future drops the lease, and so cancels it.
+    /// Waits until the lease has ended, for any reason, and nothing touches its blocks any more; or until it is known
+    /// that memory does not finish its work on them. Dropping the future drops the lease, and so cancels it.
     ///
     /// # Errors
     /// [`LeaseEndError`].
@@ -74,28 +73,28 @@ impl Lease {
 }
 
 impl LeaseControl {
-    /// Set and rank.
+    /// Returns the set and the rank.
     pub fn key(&self) -> LeaseKey {
         self.key
     }
 
-    /// Whether somebody with a ticket has asked for the blocks yet, or has renewed the lease. One that stays unclaimed
-    /// holds its blocks for nobody.
+    /// Returns whether a ticket holder has used or renewed the lease. As long as it is unclaimed, it may hold its
+    /// blocks in vain.
     pub fn is_claimed(&self) -> bool {
         self.claimed.load(Ordering::Relaxed)
     }
 
-    /// Reports that the first `tokens` tokens of a global layer are computed: transfers by layer may
-    /// read them from here on.
+    /// Reports that the first `tokens` tokens of a layer (counted over the whole model) are computed. Transfers by
+    /// layer may read them from now on.
     ///
     /// # Errors
-    /// [`LeaseUseError`]: where it has ended already, and where there are more tokens than it is for.
+    /// [`LeaseUseError`] if the lease has ended, or covers fewer tokens.
     pub async fn ready(&self, layer: u32, tokens: u64) -> Result<(), LeaseUseError> {
         self.ask(move |driver, key| driver.machine.ready(key, layer, tokens)).await
     }
 
-    /// Reports so once something else is done. This does not wait for that, and nobody hears of a lease that has ended by then.
-    /// Where it will never be done, the lease is cancelled.
+    /// Reports tokens as [`ready`](Self::ready) does, once a condition is met. This call does not wait for that, and
+    /// there is no error if the lease has ended by then. If the condition becomes impossible, the lease is cancelled.
     ///
     /// # Errors
     /// [`AgentGone`].
@@ -105,15 +104,15 @@ impl LeaseControl {
         self.client.tell(move |_| Driver::tell_after(Handle::Lease(key), &after, later, ready)).await
     }
 
-    /// Reports that the prefill is over: everything may be read, and commits may be made.
+    /// Reports that the prefill is over: everything may be read and committed.
     ///
     /// # Errors
-    /// [`LeaseUseError`]: where it has ended already.
+    /// [`LeaseUseError`] if the lease has ended.
     pub async fn finish_prefill(&self) -> Result<(), LeaseUseError> {
         self.ask(move |driver, key| driver.machine.finish_prefill(driver.now(), key)).await
     }
 
-    /// Reports so once something else is done, as [`ready_after`](Self::ready_after) does.
+    /// Reports the end of the prefill once a condition is met, as [`ready_after`](Self::ready_after) does for tokens.
     ///
     /// # Errors
     /// [`AgentGone`].
@@ -122,15 +121,15 @@ impl LeaseControl {
         self.client.tell(move |_| Driver::prefill_after(lease, &after, later)).await
     }
 
-    /// Lets the lease live for `ttl` from now at least.
+    /// Extends the lease to at least `ttl` from now.
     ///
     /// # Errors
-    /// [`LeaseUseError`]: where it has ended already.
+    /// [`LeaseUseError`] if the lease has ended.
     pub async fn renew(&self, ttl: Duration) -> Result<(), LeaseUseError> {
         self.ask(move |driver, key| driver.machine.renew(driver.now(), key, ttl)).await
     }
 
-    /// Gives the lease up. Transfers under way fail; wait for [`ended`](Lease::ended).
+    /// Cancels the lease. Its transfers fail; wait for [`ended`](Lease::ended).
     ///
     /// # Errors
     /// [`AgentGone`].

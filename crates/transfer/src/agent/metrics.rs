@@ -1,4 +1,4 @@
-//! What an agent has done so far: plain counters, for whoever exports them.
+//! Counters of an agent, for export to a metrics system.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,105 +9,107 @@ use transload_plan::RouteStream;
 use transload_plan::ids::Direction;
 use transload_wire::{BlocksOf, Flow, JobReport, LeaseEnd, Path};
 
-/// What an agent has done since it was bound. Nothing in it ever goes down, so that differences of two
-/// readings tell what came to pass between them.
+/// Counters of an agent since it was bound. They never decrease, so the difference of two readings describes the time
+/// between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AgentMetrics {
-    /// Own pulls.
+    /// Pulls by this agent.
     pub pulls: TransferMetrics,
-    /// Own pushes.
+    /// Pushes by this agent.
     pub pushes: TransferMetrics,
-    /// What others have had out of blocks that were leased here, pulled by them or pushed at their invitation: one
-    /// for each route, and for each attempt at it.
+    /// Routes that other agents have read from blocks leased here, by pulls or by pushes at their invitation. Each
+    /// attempt at each route counts.
     pub served: RouteMetrics,
-    /// What others have pushed into blocks that were opened here, also by a pull for its owner to push, counted like
+    /// Routes that other agents have pushed into blocks opened here, also at the invitation of a pull. They count like
     /// [`served`](Self::served).
     pub received: RouteMetrics,
-    /// Bytes that have left the memory here, of routes that have landed.
+    /// Bytes that have left this agent's memory, of routes that have landed.
     pub bytes_out: PathBytes,
-    /// Bytes that have come into the memory here, of routes that have landed.
+    /// Bytes that have arrived in this agent's memory, of routes that have landed.
     pub bytes_in: PathBytes,
-    /// The time in which at least one route was moving, from its first byte to its end, whoever asked for it.
+    /// The time during which at least one route was moving, from its first byte to its end, including routes that peers
+    /// asked for.
     pub busy: Duration,
-    /// How many runs of memory of which length were gathered or scattered here, of routes that have landed: the key is
+    /// The number of runs of memory that were gathered or scattered, by length, of routes that have landed. The key is
     /// the smallest power of two that is not below the length in bytes.
     pub chunks: BTreeMap<u64, u64>,
-    /// Leases of own blocks, to be read or to be written, but for what pulls have opened.
+    /// Leases of this agent's blocks, for reading or writing, except those that its own pulls have opened.
     pub leases: LeaseMetrics,
-    /// Plans that were compiled, or could not be: one for each pull or push, and one for each lease set that others use.
+    /// The number of plans that were compiled, or could not be: one for each pull or push, and one for each lease set
+    /// that others use.
     pub plans: u64,
 }
 
-/// Pulls or pushes that this agent has begun, not those that peers have invited it to. Those that are neither
-/// `succeeded` nor `failed` are under way.
+/// Pulls or pushes that this agent has begun, without invited pushes. Those that are neither `succeeded` nor `failed`
+/// are in progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransferMetrics {
-    /// How many were begun.
+    /// The number that were begun.
     pub begun: u64,
-    /// How many have landed whole.
+    /// The number that have landed completely.
     pub succeeded: u64,
-    /// How many have failed, by [kind](TransferError::kind).
+    /// The number that have failed, by [kind](TransferError::kind).
     pub failed: BTreeMap<&'static str, u64>,
-    /// How long those that succeeded took, added up.
+    /// The total duration of those that succeeded.
     pub took: Duration,
-    /// How long those waited until their first byte moved, added up: for their turn, a connection, the lease, the
+    /// The total time that those waited before their first byte moved: for their turn, a connection, the lease, or the
     /// prefill. It is part of `took`.
     pub queued: Duration,
 }
 
-/// Routes that others have asked for: what one rank sends to one other.
+/// Routes that other agents have asked for, each between one pair of ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RouteMetrics {
-    /// How many were begun.
+    /// The number of attempts that were begun.
     pub begun: u64,
-    /// How many have landed.
+    /// The number that have landed.
     pub succeeded: u64,
-    /// How many attempts came to nothing.
+    /// The number of attempts that failed.
     pub failed: u64,
-    /// How long those that succeeded took, from their first byte, added up.
+    /// The total duration of those that succeeded, from their first byte.
     pub took: Duration,
 }
 
-/// Bytes by the path they took.
+/// Bytes by the path that they took.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathBytes(BTreeMap<Path, u64>);
 
 impl PathBytes {
-    /// How many have taken a path.
+    /// Returns the number of bytes that took a path.
     pub fn by(&self, path: Path) -> u64 {
         self.0.get(&path).copied().unwrap_or(0)
     }
 }
 
-/// Leases by how they ended. Those that have not are open.
+/// Leases by how they ended. The others are open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeaseMetrics {
-    /// How many were opened, to be read or to be written.
+    /// The number that were opened, for reading or writing.
     pub opened: u64,
-    /// How many were used up, as meant.
+    /// The number that were used as intended.
     pub completed: u64,
-    /// How many were given up, by either side.
+    /// The number that were cancelled by either side.
     pub cancelled: u64,
-    /// How many ran out of time.
+    /// The number that expired.
     pub expired: u64,
-    /// How many ended since their holder was lost.
+    /// The number that ended because their holder was lost.
     pub peer_lost: u64,
-    /// How many ended since their device was lost.
+    /// The number that ended because their device was lost.
     pub device_lost: u64,
-    /// How many ended since their device did not end what it did with their blocks.
+    /// The number that ended because their device did not finish its work on the blocks.
     pub device_stalled: u64,
 }
 
-/// Runs of memory by length, as [`AgentMetrics::chunks`] counts them.
+/// Runs of memory by length, counted as in [`AgentMetrics::chunks`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Chunks(BTreeMap<u64, u64>);
 
 impl Chunks {
-    /// Counts the runs of one side of a route. Costs O(places), as binding it did, however many chunks they have.
+    /// Counts the runs of one side of a route. It takes O(places) time, like binding, for any number of chunks.
     pub(super) fn of(stream: &RouteStream) -> Self {
         let mut counts = BTreeMap::new();
         for section in &stream.sections {
@@ -125,19 +127,19 @@ impl Chunks {
     }
 }
 
-/// The metrics, and what is under way that will change them.
+/// The metrics, and the state of routes in progress that will change them.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) metrics: AgentMetrics,
     moving: usize,
-    /// While something moves: since when.
+    /// The time since when something moves.
     busy_since: Option<Instant>,
 }
 
-/// The counters keep this of each route, to count it right when it ends.
+/// What the counters need to know of a route in progress.
 #[derive(Debug)]
 pub(super) struct RouteUnderWay {
-    /// Whether a lease here is behind it, and not a job of our own.
+    /// Whether it belongs to a lease of this agent, and not to its own job.
     of_lease: bool,
     side: Side,
     moving_since: Option<Instant>,
@@ -181,7 +183,7 @@ impl Counters {
         } += 1;
     }
 
-    /// A route is to be read here, or received. It ends with [`route_landed`](Self::route_landed) or
+    /// Counts a route that is to be read or received. It ends with [`route_landed`](Self::route_landed) or
     /// [`route_failed`](Self::route_failed).
     pub(super) fn route_begun(&mut self, flow: &Flow, side: Side) -> RouteUnderWay {
         let mut route = RouteUnderWay { of_lease: matches!(flow.blocks, BlocksOf::Lease(_)), side, moving_since: None };
@@ -194,7 +196,7 @@ impl Counters {
         route
     }
 
-    /// Finds the counters of a route that a peer has asked for; none for those of our own jobs.
+    /// Returns the counters of a route that a peer has asked for. `None` for routes of this agent's jobs.
     fn of_others(&mut self, route: &RouteUnderWay) -> Option<&mut RouteMetrics> {
         let metrics = &mut self.metrics;
         let of = match route.side {
@@ -204,7 +206,7 @@ impl Counters {
         route.of_lease.then_some(of)
     }
 
-    /// The first byte of a route moves, or a further one.
+    /// Counts a byte of a route that moves; only the first one matters.
     pub(super) fn moves(&mut self, route: &mut RouteUnderWay) {
         if route.moving_since.is_none() {
             let now = Instant::now();
@@ -214,7 +216,6 @@ impl Counters {
         }
     }
 
-    /// A route has landed: by which path, how many bytes, in which chunks.
     pub(super) fn route_landed(&mut self, route: &RouteUnderWay, travelled: Option<(Path, u64, &Chunks)>) {
         self.end(route);
         if let Some(of) = self.of_others(route) {

@@ -1,26 +1,26 @@
-//! Agents: processes that hold KV memory, and move it.
+//! Agents: processes that hold KV memory and move it.
 //!
-//! An [`Agent`] speaks for some ranks of one deployment. Its life:
+//! An [`Agent`] acts for some ranks of one deployment. It is used like this:
 //!
-//! 1. [`Agent::builder`] with its identity and deployment; [`register`](Builder::register) the memory of
-//!    each rank; [`bind`](Builder::bind).
-//! 2. An owner of blocks [`lease`](Agent::lease)s them: under a lease set that the request has on all
-//!    ranks, and bound to a digest of what they hold. Whoever made the request mints a
-//!    [`Ticket`](transload_wire::Ticket) for the set, which needs no memory, only the cluster's key.
-//! 3. The holder of the ticket [`pull`](Agent::pull)s into its own blocks; or, with a ticket for blocks
-//!    that were opened, [`push`](Agent::push)es; or has the owner of the leases push, which takes nothing of
-//!    the application there ([`PullRequest::into`]). It has succeeded only when every route of every rank has
-//!    landed after the source's commit. All source ranks are told, and the leases end as completed.
-//! 4. [`Lease::ended`] gives the blocks back, with the one reason for which the lease ended. Who cannot
-//!    wait for that, or for the end of a pull, gives the request a [`Keeper`].
+//! 1. [`Agent::builder`] takes its identity and deployment. [`register`](Builder::register) the memory of each rank,
+//!    then [`bind`](Builder::bind).
+//! 2. An owner of blocks [`lease`](Agent::lease)s them, under a lease set that the request has on all ranks, and with a
+//!    digest of their content. The scheduler mints a [`Ticket`](crate::ticket::Ticket) for the set, which needs no
+//!    memory, only the cluster's key.
+//! 3. The holder of the ticket [`pull`](Agent::pull)s into its own blocks. With a ticket for opened blocks it
+//!    [`push`](Agent::push)es instead. Or it has the owner of the leases push, for which the application there has
+//!    nothing to do ([`PullRequest::into`]). A transfer succeeds only when every route of every rank has landed after
+//!    the source's commit. Then all source ranks are notified, and the leases end as completed.
+//! 4. [`Lease::ended`] returns the blocks, with the reason for which the lease ended. A [`Keeper`] in the request
+//!    replaces waiting for that, or for the end of a pull.
 //!
-//! All rules are in [`transload_wire`], as machines without sockets or clock; this is the coat around
-//! them. One task, the driver, owns the machine: whatever happens becomes an event in one of its queues, and
-//! what the machine wants done is done by the parts of the driver.
+//! All rules of the protocol are in [`crate::wire`], as machines without sockets or clock; this module surrounds them.
+//! One task, the driver, owns the machine. Everything that happens becomes an event in one of its queues, and the parts
+//! of the driver carry out the machine's actions.
 //!
 //! # Threads
 //!
-//! Nothing that waits for a peer, and nothing that takes long, runs where somebody else would wait for it.
+//! Work that waits for a peer, or that takes long, never runs on a thread where it would delay others.
 //!
 //! | thread | what runs there |
 //! |---|---|
@@ -29,13 +29,13 @@
 //! | a ring, one for each end | the gathers or scatters of its streams; waits for the peer |
 //! | besides control, some when needed | plans that are compiled, routes that are bound, mappings of rings, names of hosts that are asked for, certificates that are read again |
 //!
-//! Users call from runtimes of their own: a call is a message to the driver, and waits for its answer.
+//! Users call from their own runtimes. A call is a message to the driver, and waits for its answer.
 //!
 //! # Memory
 //!
-//! Per transfer: its part of the plan (24 bytes for each segment and nest), a few hundred bytes
-//! in the machine, and the buffers of the lanes it uses ([`DataOptions`](crate::data::DataOptions)), which all
-//! transfers share. A request of a million chunks waits for buffers; it is never refused for its size.
+//! A transfer takes its part of the plan (24 bytes for each segment and nest), a few hundred bytes in the machine, and
+//! buffers of the lanes that it uses ([`DataOptions`](crate::data::DataOptions)), which all transfers share. A request
+//! of a million chunks waits for buffers; it is never refused for its size.
 
 mod after;
 mod builder;

@@ -6,22 +6,22 @@ use crate::data::DataOptions;
 use crate::quic::QuicOptions;
 use transload_wire as wire;
 
-/// Settings of an agent. `Default` is right for most.
+/// Settings of an agent. The default suits most programs.
 #[derive(Clone, Debug)]
 pub struct AgentOptions {
     /// Sockets, lanes and timeouts of the network.
     pub quic: QuicOptions,
-    /// Bounds and patience of the protocol.
+    /// Limits and timeouts of the protocol.
     pub wire: wire::Options,
-    /// Buffers and streams.
+    /// Limits of buffers and streams.
     pub data: DataOptions,
-    /// How long a connection is kept that nothing needs: no transfer, no pull or push, no notice, no lease
-    /// that the peer uses. It costs a place of [`QuicOptions::max_connections`] at both ends, and with it go
-    /// its lanes and its rings (two of 2 MiB, or of 16 MiB between GPUs, and a thread each); to make it anew takes some
-    /// milliseconds. In effect at least twice [`wire::Options::early_wait`].
+    /// How long a connection is kept that nothing needs: no transfer, pull, push or notice, and no lease that the peer
+    /// uses. A connection takes a place of [`QuicOptions::max_connections`] at both ends, its lanes, and its rings (two
+    /// of 2 MiB, or of 16 MiB between GPUs, with a thread each). Making it again takes some milliseconds. The effective
+    /// value is at least twice [`wire::Options::early_wait`].
     pub keep_idle: Duration,
-    /// How often the files of the agent's certificate are looked at, where it was read from a folder: three files
-    /// of a kilobyte each. New connections use what has changed.
+    /// How often the files of the agent's certificate are checked, if it was read from a folder: three files of a
+    /// kilobyte each. New connections use changed files.
     pub renew_every: Duration,
 }
 
@@ -38,12 +38,13 @@ impl Default for AgentOptions {
 }
 
 impl AgentOptions {
-    /// Sets how long a peer may stand still: how long a transfer may make no progress, and how long a connection may be
-    /// silent. 20 s and 10 s by default. A process that is gone is heard of in a second whatever this is, where its host says that the
-    /// port is closed: this is for hosts that vanish or say nothing, and for processes that hang. From 2 s on any value suits peers of any other.
+    /// Sets how long a peer may make no progress: a transfer (20 s by default), and a silent connection (10 s by
+    /// default). It matters for hosts that vanish or stay silent, and for processes that hang. A process that has
+    /// exited is noticed within a second anyway, if its host reports the closed port. Any value from 2 s on works with
+    /// any value of the peer.
     ///
-    /// A pull that comes before its lease waits for half as long at most, so that its peer hears that the lease is unknown
-    /// before it takes the silence for a standstill.
+    /// A pull that comes before its lease waits for half of this time at most, so that its peer is told that the lease
+    /// is unknown before it treats the silence as a stall.
     #[must_use]
     pub fn stall(mut self, after: Duration) -> Self {
         let often = after / 4;
@@ -56,8 +57,8 @@ impl AgentOptions {
         self
     }
 
-    /// Sets how long an agent is dialled that does not answer, at each address that its host has. 15 s by default. Nor may
-    /// a connection take longer, one from elsewhere included, until both sides have accepted each other: 5 s by default.
+    /// Sets how long an agent that does not answer is dialled, at each address of its host: 15 s by default. It also
+    /// limits how long both sides of any connection may take to accept each other: 5 s by default.
     #[must_use]
     pub fn connect_wait(mut self, wait: Duration) -> Self {
         self.quic.handshake_timeout = self.quic.handshake_timeout.min(wait);

@@ -1,5 +1,5 @@
-//! What users are promised: to hear of the end of a lease or a transfer once nothing touches its blocks any more, or once
-//! it is known that memory is not done with them.
+//! Promises to users: they are told the end of a lease or a transfer once nothing touches its blocks any more, or once
+//! it is known that memory does not finish its work on them.
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -10,13 +10,13 @@ use transload_wire::{JobId, LeaseKey};
 /// The driver's half of a promise.
 #[derive(Debug)]
 pub(super) struct Promise<T> {
-    /// Goes first, so that whoever hears that the promise is broken does not find it.
+    /// Dropped first, so that it is gone by the time a broken promise is noticed.
     keeper: Option<Keeper>,
-    /// `None` once the end is told.
+    /// `None` once the end was reported.
     end: Option<oneshot::Sender<T>>,
 }
 
-/// The user's half of a promise. Dropping it before the end is told cancels what it is of.
+/// The user's half of a promise. Dropping it before the end cancels the lease or transfer.
 #[derive(Debug)]
 pub(super) struct CancelOnDrop<T> {
     end: oneshot::Receiver<T>,
@@ -24,16 +24,16 @@ pub(super) struct CancelOnDrop<T> {
     dropped: mpsc::UnboundedSender<Handle>,
 }
 
-/// What users hold handles of. One that is dropped is told of where nobody can wait.
+/// The object that a user's handle stands for. Dropped handles are reported by this, since a destructor cannot wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Handle {
     Lease(LeaseKey),
     Job(JobId),
-    /// The last one of the agent.
+    /// The agent itself, reported with its last handle.
     Agent,
 }
 
-/// Promises to tell the end of a lease or a job, and to let go of its keeper then.
+/// Makes a promise to report the end of a lease or a job, and to drop its keeper then.
 pub(super) fn promise<T>(
     of: Handle,
     keeper: Option<Keeper>,
@@ -45,28 +45,28 @@ pub(super) fn promise<T>(
 }
 
 impl<T> Promise<T> {
-    /// Tells the end: nothing touches the blocks any more.
+    /// Reports the end, when nothing touches the blocks any more.
     pub(super) fn keep(mut self, end: T) {
         drop(self.keeper.take());
         self.tell(end);
     }
 
-    /// Tells the end though the blocks may still be touched: their keeper stays.
+    /// Reports the end although the blocks may still be touched, so the keeper is kept.
     pub(super) fn tell(&mut self, end: T) {
         if let Some(waiting) = self.end.take() {
-            // Whoever waited may be gone.
+            // The user may have stopped waiting.
             let _ = waiting.send(end);
         }
     }
 
-    /// Whether the end was told before nothing touched the blocks any more.
+    /// Returns whether the end was reported while the blocks could still be touched.
     pub(super) fn is_told(&self) -> bool {
         self.end.is_none()
     }
 }
 
 impl<T> CancelOnDrop<T> {
-    /// Waits for the end. Dropping the future cancels too.
+    /// Waits for the end. Dropping the future cancels, too.
     pub(super) async fn end(mut self) -> Result<T, AgentGone> {
         (&mut self.end).await.map_err(|_| AgentGone)
     }
@@ -75,7 +75,7 @@ impl<T> CancelOnDrop<T> {
 impl<T> Drop for CancelOnDrop<T> {
     fn drop(&mut self) {
         if !self.end.is_terminated() && self.end.try_recv().is_err() {
-            // The agent is gone where this fails, and all that it has promised with it.
+            // An error means that the agent is gone, and all its leases and transfers with it.
             let _ = self.dropped.send(self.of);
         }
     }

@@ -1,4 +1,4 @@
-//! Certificates of an agent's folder that are replaced while it runs.
+//! Certificates in an agent's folder that are replaced while it runs.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use tokio::time::sleep;
 use crate::identity::Renewals;
 use crate::quic::Endpoints;
 
-/// Looks at the files again and again, and has new connections use what they hold. Never ends.
+/// Checks the files periodically, and makes new connections use what has changed. Never returns.
 ///
-/// What does not serve, or is not yet whole, changes nothing and is told once.
+/// Files that are invalid or incomplete change nothing, and are logged once.
 pub(super) async fn keep(endpoints: &Endpoints, renewals: Option<Renewals>, every: Duration) {
     let mut renewals = renewals;
-    // The certificate whose end was told of.
-    let mut told = None;
+    // The certificate whose end was logged already.
+    let mut logged = None;
     loop {
         let identity = endpoints.identity();
         let until = identity.valid_until();
-        if identity.is_ending() && told != Some(until) {
-            told = Some(until);
+        if identity.is_ending() && logged != Some(until) {
+            logged = Some(until);
             let left = until.duration_since(std::time::SystemTime::now());
             let hours = left.unwrap_or_default().as_secs() / 3600;
             tracing::warn!(service = %identity.peer().service, hours, "the certificate ends soon");

@@ -1,4 +1,4 @@
-//! What users of an agent ask for.
+//! Requests of an agent's users.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -12,42 +12,42 @@ use transload_plan::ids::LeaseSetId;
 use transload_plan::{Request, Tables};
 use transload_wire::{PathSet, Ticket};
 
-/// Whatever shall live for as long as an agent may touch the blocks of a request.
+/// An object that is kept for as long as an agent may touch the blocks of a request.
 pub type Keeper = Arc<dyn Any + Send + Sync>;
 
-/// What to lease.
+/// Describes a lease.
 #[derive(Clone, Debug)]
 pub struct LeaseRequest {
     /// The lease set of the request, the same on all ranks.
     pub set: LeaseSetId,
-    /// The rank whose blocks they are.
+    /// The rank that holds the blocks.
     pub rank: Rank,
     /// The blocks: one table for each group of the agent's deployment.
     pub tables: Tables,
-    /// What they hold, or will hold when the prefill is over.
+    /// The content of the blocks, now or when the prefill is over.
     pub content: ContentDigest,
-    /// First token that moves: 0, but for a push into the end of a sequence.
+    /// The first token that moves: 0, except for a push of the end of a sequence.
     pub start: u64,
-    /// How many tokens are valid, counted from position 0.
+    /// The number of valid tokens, counted from position 0.
     pub valid_tokens: u64,
     /// How long the lease lives unless it is renewed or used.
     pub ttl: Duration,
-    /// How long a transfer under way can keep it alive.
+    /// How long transfers can keep it alive.
     pub hard_bound: Duration,
-    /// Whether the blocks hold everything already. Otherwise tell [`ready`](super::LeaseControl::ready)
-    /// and [`finish_prefill`](super::LeaseControl::finish_prefill).
+    /// Whether the blocks hold everything already. Otherwise report [`ready`](super::LeaseControl::ready) and
+    /// [`finish_prefill`](super::LeaseControl::finish_prefill).
     pub prefilled: bool,
-    /// The blocks are not touched before this work is done. A lease of `prefilled` blocks waits for whoever computes them. Blocks
-    /// that are [opened](super::Agent::open) to be written wait for whoever still reads them; `open` returns after that.
+    /// Work that must be done before the blocks are touched. For a lease of `prefilled` blocks this is the work that
+    /// computes them. For blocks that are [opened](super::Agent::open) for writing it is the work that still reads
+    /// them, and `open` returns after that.
     pub after: After,
-    /// Dropped when nothing touches the blocks any more, however the lease ends and whether or not
-    /// anybody waits for that: where the blocks are to be given back without a word from
-    /// [`Lease::ended`](super::Lease::ended). An owner of them, which frees them when it is dropped.
+    /// An owner of the blocks, which frees them when it is dropped. It is dropped when nothing touches the blocks any
+    /// more, however the lease ends. Use it if no task waits for [`Lease::ended`](super::Lease::ended).
     pub keeper: Option<Keeper>,
 }
 
 impl LeaseRequest {
-    /// A lease of finished blocks for 60 seconds, and ten minutes at most.
+    /// Describes a lease of prefilled blocks for 60 seconds, and for ten minutes at most.
     pub fn new(set: LeaseSetId, rank: Rank, tables: Tables, content: ContentDigest, valid_tokens: u64) -> Self {
         Self {
             set,
@@ -65,46 +65,48 @@ impl LeaseRequest {
     }
 }
 
-/// What to pull.
+/// Describes a pull.
 #[derive(Clone, Debug)]
 pub struct PullRequest {
-    /// What allows it.
+    /// The ticket that authorises it.
     pub ticket: Ticket,
-    /// The ranks of this agent that receive; all of them have the same block tables.
+    /// The ranks of this agent that receive. They share the block tables.
     pub ranks: BTreeSet<Rank>,
     /// The blocks: one table for each group of the agent's deployment.
     pub tables: Tables,
-    /// Which tokens; by layer, if layers may come before the prefill is over.
+    /// The tokens, and whether layers may move before the prefill is over.
     pub request: Request,
-    /// What the blocks there are taken to hold.
+    /// The content that the source's blocks must have.
     pub content: ContentDigest,
-    /// The paths that may be taken: [`PathSet::QUIC`] and [`PathSet::LOCAL`] refuse any other.
+    /// The acceptable paths: [`PathSet::QUIC`] and [`PathSet::LOCAL`] exclude all others.
     pub paths: PathSet,
-    /// How long all of it may take, retries included.
+    /// The time limit for the whole pull, including retries.
     pub timeout: Duration,
-    /// Whether the leases live on where it fails, so that it may be tried again with the same ticket while
-    /// they do: soon, since an agent that needs a peer for nothing else hangs up after a while
-    /// ([`AgentOptions::keep_idle`](super::AgentOptions::keep_idle)), and whoever has hung up is taken for
-    /// lost. Otherwise a failure cancels them, on all ranks at once, and their blocks are free; so does
-    /// cancelling in any case.
+    /// Whether the leases are kept if the pull fails, so that it can be repeated with the same ticket. By default a
+    /// failure cancels them on all ranks at once, and their blocks are free. Cancelling the pull always does.
+    ///
+    /// Repeat the pull soon: an agent closes a connection that it needs for nothing else
+    /// ([`AgentOptions::keep_idle`](super::AgentOptions::keep_idle)), and then counts as lost.
     pub keep_leases: bool,
-    /// Whether the owner shall push instead, and into which lease set: a ticket for it, of
-    /// [`Direction::Push`](transload_plan::ids::Direction), over the tokens that are pulled. It names all ranks of this
-    /// deployment, each of which pulls with the same; the blocks here are opened under it for as long as the pull
-    /// lasts. The owner is in charge from then on: it asks, and tries again. Its certificate needs the role
-    /// `push`, and ours `serve` besides `pull`. A push that fails ends the leases, whatever `keep_leases` says;
-    /// and leases that a pull without this has tried, and kept, cannot be pushed any more: they are `consumed`.
+    /// Used by pulls only: a ticket for write leases, if the owner is to push instead. It is for
+    /// [`Direction::Push`](crate::ids::Direction), over the tokens that are pulled, and names all ranks of this
+    /// deployment, each of which pulls with the same ticket. This agent opens its blocks under it for as long as the
+    /// pull lasts.
+    ///
+    /// From then on the owner asks, and tries again. Its certificate needs the role `push`, and ours the role `serve`
+    /// besides `pull`. A push that fails ends the leases, whatever `keep_leases` says. Leases that an earlier pull
+    /// without `into` has tried and kept cannot be pushed any more: they are `consumed`.
     pub into: Option<Ticket>,
-    /// The blocks are not touched, and the peer is asked for nothing, before this work is done: whatever still reads them.
+    /// Work that must be done before the blocks are touched. A pull waits for the work that still reads them, before it
+    /// asks its peer for anything. A push of prefilled blocks waits for the work that computes them.
     pub after: After,
-    /// Dropped when nothing touches the blocks any more, however the pull ends: also where its future was
-    /// dropped, by a timeout or a `select!`, so that nobody hears of its end. An owner of the blocks, which
-    /// frees them when it is dropped.
+    /// An owner of the blocks, which frees them when it is dropped. It is dropped when nothing touches the blocks any
+    /// more, however the pull ends, even if its future was dropped by a timeout or a `select!`.
     pub keeper: Option<Keeper>,
 }
 
 impl PullRequest {
-    /// The first `tokens` tokens, by any path, within five minutes.
+    /// Describes a pull of the first `tokens` tokens, by any path, within five minutes.
     pub fn new(
         ticket: Ticket,
         ranks: impl IntoIterator<Item = Rank>,
@@ -181,5 +183,5 @@ impl PushRequest {
     }
 }
 
-/// The blocks of a lease or a job: block tables in the order of the own document's groups.
+/// The blocks of a lease or a job: block tables in the order of this agent's groups.
 pub(super) type Blocks = Arc<Tables>;

@@ -21,23 +21,22 @@ use transload_plan::ids::{Direction, LeaseSetId};
 use transload_plan::{BlockTable, Tables};
 use transload_wire::{Claims, JobError, LeaseEnd, LeaseKey, OpenFault, PathSet, Roles, Ticket};
 
-/// Blocks of a cache, of which requests take every other one.
+/// The blocks of a cache. Requests take every other one.
 const BLOCKS: u32 = 192;
 const BLOCK_TOKENS: u64 = 16;
 const TOKENS: u64 = BLOCKS as u64 / 2 * BLOCK_TOKENS;
-/// Two layers of 4 heads, 64 elements of 2 bytes each, keys and values.
+/// Bytes of a token: two layers of 4 heads, 64 elements of 2 bytes each, keys and values.
 const BLOCK_BYTES: usize = BLOCK_TOKENS as usize * 2 * 2 * 4 * 64 * 2;
 const CANARY: u8 = 0xCA;
 const LANES: u16 = 2;
 const CONTENT: ContentDigest = ContentDigest([7; 32]);
 
-/// Far more than anything here takes; a test that hangs fails by it.
+/// A time limit far above what anything here takes, so that a test that hangs fails.
 async fn soon<T>(work: impl Future<Output = T>) -> T {
     let done = timeout(Duration::from_secs(60), work).await;
     done.expect("done in time")
 }
 
-/// Waits until something holds.
 async fn until(holds: impl Fn() -> bool) {
     soon(async {
         while !holds() {
@@ -47,12 +46,12 @@ async fn until(holds: impl Fn() -> bool) {
     .await;
 }
 
-/// Whether something has not come to its end after a while.
+/// Returns whether a task has not ended after a while.
 async fn is_pending<T>(work: &mut (impl Future<Output = T> + Unpin)) -> bool {
     timeout(Duration::from_millis(100), work).await.is_err()
 }
 
-/// Slots of a ring, of 256 KiB each.
+/// The number of slots of a ring, of 256 KiB each.
 const RING_SLOTS: usize = RingShape::DEFAULT.slots() as usize;
 
 /// An agent of one rank, and its memory.
@@ -106,7 +105,7 @@ impl Side {
     }
 }
 
-/// Two agents, and what one has and the other wants.
+/// Two agents, one of which has what the other pulls.
 struct Pair {
     source: Side,
     destination: Side,
@@ -136,7 +135,7 @@ impl Pair {
         self.begin_after(set, paths, keepers, after).await
     }
 
-    /// The same, where the lease has to wait for something.
+    /// Leases and pulls, while the lease waits for a condition.
     async fn begin_after(&self, set: u8, paths: PathSet, keepers: [Keeper; 2], after: After) -> (Lease, Transfer) {
         let [at_source, at_destination] = keepers;
         let (source, set) = (&self.source.agent, LeaseSetId([set; 16]));
@@ -164,7 +163,7 @@ impl Pair {
         (lease, transfer)
     }
 
-    /// Whether the destination has the source's blocks, and nothing else was written there.
+    /// Returns whether the destination has the source's blocks, and nothing else was written there.
     fn is_whole(&self) -> bool {
         let (source, destination) = (&self.source, &self.destination);
         let mut pairs = source.blocks.iter().zip(&destination.blocks);
@@ -174,7 +173,7 @@ impl Pair {
     }
 }
 
-/// Two keepers, and handles that tell whether they are there.
+/// Makes two keepers, and weak handles that tell whether they exist.
 fn keepers() -> ([Keeper; 2], [Weak<()>; 2]) {
     let keepers = [Arc::new(()), Arc::new(())];
     let watched = keepers.each_ref().map(Arc::downgrade);
@@ -185,7 +184,7 @@ fn is_kept(keeper: &Weak<()>) -> bool {
     keeper.strong_count() > 0
 }
 
-/// A device that does what it is told to in any order.
+/// A device that does its operations in any order.
 struct Device {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -238,7 +237,7 @@ async fn bytes_move_between_memories_that_are_late_and_out_of_order() {
     }
 }
 
-/// Of the source: whatever ends the lease, its blocks come back when the last operation is done.
+/// At the source: however the lease ends, its blocks are returned when the last operation is done.
 #[tokio::test]
 async fn a_lease_ends_when_its_last_operation_is_done() {
     for paths in PATHS {
@@ -257,7 +256,7 @@ async fn a_lease_ends_when_its_last_operation_is_done() {
     }
 }
 
-/// Of the destination: a pull that was given up is over when nothing will be written any more.
+/// At the destination: a cancelled pull ends when nothing will be written any more.
 #[tokio::test]
 async fn a_pull_is_over_when_its_last_operation_is_done() {
     for (paths, waits_for_room) in [(PathSet::QUIC, false), (PathSet::QUIC, true), (PathSet::LOCAL, false)] {
@@ -281,7 +280,7 @@ async fn a_pull_is_over_when_its_last_operation_is_done() {
     }
 }
 
-/// While memory places some bytes of a stream, the next are taken: two operations of a stream at a time, and no more.
+/// While memory places some bytes of a stream, the next are taken: there are two operations of a stream at a time.
 #[tokio::test]
 async fn the_next_bytes_come_while_memory_places_some() {
     let pair = Pair::new(LONG);
@@ -297,8 +296,7 @@ async fn the_next_bytes_come_while_memory_places_some() {
     assert!(pair.is_whole());
 }
 
-/// A device that has not done what a transfer asked it to has slots of a ring, and whoever sends after that transfer has the
-/// others.
+/// A device with unfinished operations of a transfer occupies slots of a ring. Later transfers have the others.
 #[tokio::test]
 async fn a_transfer_that_was_given_up_holds_no_more_of_a_ring_than_its_slots() {
     let pair = Pair::new(LONG);
@@ -334,18 +332,18 @@ async fn a_transfer_that_was_given_up_holds_no_more_of_a_ring_than_its_slots() {
     assert_eq!(soon(ended).await.unwrap().end, LeaseEnd::Cancelled);
 }
 
-/// How memory is not done in time.
+/// The way in which memory is late.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Late {
-    /// It is done after all.
+    /// It finishes after all.
     Done,
-    /// Never.
+    /// It never finishes.
     Never,
-    /// It has forgotten what it was told to do.
+    /// It has forgotten its operations.
     Lost,
 }
 
-/// Fails what waits for memory that is not done in time, and keeps its blocks until it is, if ever.
+/// A transfer whose memory is late fails, and keeps its blocks until the memory has finished, if ever.
 #[tokio::test]
 async fn blocks_that_may_still_be_touched_are_never_handed_out() {
     for (late, paths) in [
@@ -388,8 +386,7 @@ async fn blocks_that_may_still_be_touched_are_never_handed_out() {
     }
 }
 
-/// Memory that does not end what it was asked to do fails what waits for it, at both agents, by that name: nobody has to stop it
-/// first.
+/// Memory that does not finish fails the transfer at both agents with that error, without being stopped first.
 #[tokio::test]
 async fn a_device_that_stalls_fails_its_transfers_by_name() {
     for paths in PATHS {
@@ -431,7 +428,7 @@ async fn a_device_that_stalls_fails_its_transfers_by_name() {
     }
 }
 
-/// What is to be done before a lease is read is no operation of the memory: it may take longer than one.
+/// Waiting for a condition before a lease is read is no operation of memory, and may take longer than one.
 #[tokio::test]
 async fn work_that_a_lease_waits_for_is_no_stall() {
     let stall = Duration::from_secs(1);
@@ -445,7 +442,7 @@ async fn work_that_a_lease_waits_for_is_no_stall() {
     assert_eq!(soon(lease.ended()).await.unwrap().end, LeaseEnd::Completed);
 }
 
-/// A device that is lost fails what waits for it at once, at both agents, and there is nothing new on it.
+/// A lost device fails its transfers at once, at both agents, and accepts no new ones.
 #[tokio::test]
 async fn a_device_that_is_lost_fails_its_transfers_by_name() {
     for paths in PATHS {

@@ -1,4 +1,4 @@
-//! The handle of one pull or push.
+//! The handle of a pull or push.
 
 use std::ops::Deref;
 
@@ -14,14 +14,14 @@ use transload_plan::content::ContentDigest;
 use transload_plan::ids::{Direction, LeaseSetId};
 use transload_wire::{JobId, JobReport};
 
-/// What a pull or a push has done.
+/// The result of a successful pull or push.
 pub type PullReport = JobReport;
 
 pub(super) type JobResult = Result<PullReport, TransferError>;
 
 pub(super) type Started = (JobId, CancelOnDrop<JobResult>);
 
-/// Names a pull or a push in counters and logs.
+/// Identifies a pull or a push in counters and logs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JobLabel {
     pub(super) direction: Direction,
@@ -29,11 +29,11 @@ pub(super) struct JobLabel {
     pub(super) content: ContentDigest,
 }
 
-/// A pull or push under way.
+/// A pull or push in progress.
 ///
-/// Await [`finish`](Self::finish). Dropping it cancels the transfer; its blocks must not be used before
-/// it is over, so prefer [`cancel`](TransferControl::cancel) and `finish`, or give the request a
-/// [`keeper`](PullRequest::keeper). What can be told of it is on [`TransferControl`], which it derefs to.
+/// Await [`finish`](Self::finish). Dropping this cancels the transfer. Its blocks must not be used before it is over,
+/// so prefer [`cancel`](TransferControl::cancel) and `finish`, or give the request a [`keeper`](PullRequest::keeper).
+/// Further operations are on [`TransferControl`], to which it dereferences.
 #[derive(Debug)]
 #[must_use = "dropping a transfer cancels it"]
 pub struct Transfer {
@@ -41,9 +41,9 @@ pub struct Transfer {
     result: CancelOnDrop<JobResult>,
 }
 
-/// What is told of a transfer, also while somebody waits for its [end](Transfer::finish).
+/// Operations on a transfer, which can be used while another task waits for its [end](Transfer::finish).
 ///
-/// Cheap to clone. Dropping it does nothing.
+/// It is cheap to clone. Dropping it does nothing.
 #[derive(Clone, Debug)]
 pub struct TransferControl {
     job: JobId,
@@ -64,13 +64,13 @@ impl Transfer {
         Self { control, result }
     }
 
-    /// A handle that outlives this one.
+    /// Returns a handle that can outlive this one.
     pub fn control(&self) -> TransferControl {
         self.control.clone()
     }
 
-    /// Waits until all routes of all ranks have landed, or it has failed for good. Either way nothing touches the blocks any
-    /// more, but after [`DeviceStalled`](transload_wire::JobError::DeviceStalled).
+    /// Waits until all routes of all ranks have landed, or the transfer has failed for good. Either way nothing touches
+    /// the blocks any more, except after [`DeviceStalled`](crate::wire::JobError::DeviceStalled).
     ///
     /// # Errors
     /// [`TransferError`].
@@ -80,7 +80,7 @@ impl Transfer {
 }
 
 impl TransferControl {
-    /// Reports, of a push whose blocks are still being computed, that the first `tokens` tokens of a layer are ready.
+    /// Reports that the first `tokens` tokens of a layer are computed. Used by pushes that are not prefilled.
     ///
     /// # Errors
     /// [`AgentGone`].
@@ -90,7 +90,8 @@ impl TransferControl {
         self.client.tell(ready).await
     }
 
-    /// Reports so once something else is done. This does not wait for that. Where it will never be done, the push is cancelled.
+    /// Reports tokens as [`ready`](Self::ready) does, once a condition is met. This call does not wait for that. If the
+    /// condition becomes impossible, the push is cancelled.
     ///
     /// # Errors
     /// [`AgentGone`].
@@ -100,7 +101,7 @@ impl TransferControl {
         self.client.tell(move |_| Driver::tell_after(Handle::Job(job), &after, later, ready)).await
     }
 
-    /// Reports, of a push whose blocks are still being computed, that everything is ready.
+    /// Reports that everything is computed. Used by pushes that are not prefilled.
     ///
     /// # Errors
     /// [`AgentGone`].
@@ -110,7 +111,7 @@ impl TransferControl {
         self.client.tell(prefilled).await
     }
 
-    /// Reports so once something else is done, as [`ready_after`](Self::ready_after) does.
+    /// Reports the end of the prefill once a condition is met, as [`ready_after`](Self::ready_after) does for tokens.
     ///
     /// # Errors
     /// [`AgentGone`].
@@ -119,7 +120,7 @@ impl TransferControl {
         self.client.tell(move |_| Driver::prefill_after(job, &after, later)).await
     }
 
-    /// Gives it up. [`finish`](Transfer::finish) tells when nothing touches the blocks any more.
+    /// Cancels the transfer. [`finish`](Transfer::finish) returns when nothing touches the blocks any more.
     ///
     /// # Errors
     /// [`AgentGone`].

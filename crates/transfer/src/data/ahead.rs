@@ -1,4 +1,4 @@
-//! A place in memory that is done later: while bytes are sent, the next are gathered.
+//! A cursor over memory that works asynchronously: the next bytes are gathered while earlier ones are sent.
 
 use std::{
     mem::{replace, take},
@@ -13,36 +13,36 @@ use super::{
     shared::Stretch,
 };
 
-/// How many bytes are gathered at a time: enough for what a GPU takes to answer to hide behind sending them. A cursor has
-/// twice as many: those that are being sent, and the next.
+/// The number of bytes that are gathered at a time: enough to hide a GPU's response time behind sending. A cursor has
+/// two such windows, the one being sent and the next.
 pub(crate) const WINDOW: usize = 256 << 10;
 
-/// A place in the bytes of a program that is laid over such memory; moves forward.
+/// A position in the bytes of a program that is laid over such memory. It moves forward only.
 #[derive(Debug)]
 pub(crate) struct LaterCursor {
     pub(super) stream: Arc<dyn LaterStream>,
-    /// What has been neither asked for nor submitted.
+    /// Bytes that were neither requested nor submitted yet.
     range: Range<u64>,
-    /// Gathered bytes, and how many of them were given out.
+    /// Gathered bytes, of which the first `consumed` were passed on.
     window: Vec<u8>,
-    given: usize,
+    consumed: usize,
     next: Option<Operation<Vec<u8>>>,
-    /// A buffer that is free.
+    /// A free buffer.
     spare: Vec<u8>,
-    /// Bytes to be scattered, which go before the range: where they are, and how many.
+    /// Bytes to be scattered, which precede `range`: their room, and their number.
     room: Option<(Box<dyn Room>, usize)>,
-    /// The operations that scatter the bytes before them.
+    /// The operations that scatter the bytes before those.
     scattered: Vec<Operation<()>>,
 }
 
 impl LaterCursor {
-    /// For bytes of a range, all of which may be read if it is to gather.
+    /// Makes a cursor for a range. If it is to gather, all of the range may be read already.
     pub(crate) fn new(stream: Arc<dyn LaterStream>, range: Range<u64>) -> Self {
         Self {
             stream,
             range,
             window: Vec::new(),
-            given: 0,
+            consumed: 0,
             next: None,
             spare: Vec::new(),
             room: None,
@@ -50,28 +50,28 @@ impl LaterCursor {
         }
     }
 
-    /// Waits for bytes, and says how many of the next can be gathered without waiting. Cancel-safe.
+    /// Waits for bytes, and returns how many of the next can be gathered without waiting. Cancel-safe.
     pub(crate) async fn ready(&mut self, inside: &Inside) -> Result<usize, RegionError> {
-        if self.given == self.window.len() {
+        if self.consumed == self.window.len() {
             self.gather_window(inside).await?;
         }
-        Ok(self.window.len() - self.given)
+        Ok(self.window.len() - self.consumed)
     }
 
-    /// Gathers the next bytes; they lie in the range. Cancel-safe where they are [ready](Self::ready).
+    /// Gathers the next bytes, which must be in the range. Cancel-safe if they are [ready](Self::ready).
     pub(crate) async fn gather(&mut self, mut out: &mut [u8], inside: &Inside) -> Result<(), RegionError> {
         while !out.is_empty() {
             self.ready(inside).await?;
-            let ready = &self.window[self.given..];
+            let ready = &self.window[self.consumed..];
             let (now, later) = out.split_at_mut(ready.len().min(out.len()));
             now.copy_from_slice(&ready[..now.len()]);
-            self.given += now.len();
+            self.consumed += now.len();
             out = later;
         }
         Ok(())
     }
 
-    /// Waits for the next window, and asks for the one behind it. Where it is dropped meanwhile, what was asked for stays.
+    /// Waits for the next window, and requests the one after it. If this future is dropped, the request is kept.
     async fn gather_window(&mut self, inside: &Inside) -> Result<(), RegionError> {
         let next = match self.next.take() {
             Some(next) => next,
@@ -83,7 +83,7 @@ impl LaterCursor {
         let gathered = (&mut *self.next.insert(next)).await;
         self.next = None;
         let used = replace(&mut self.window, gathered?);
-        self.given = 0;
+        self.consumed = 0;
         match self.range.is_empty() {
             true => self.spare = used,
             false => self.next = Some(self.ask(used, inside)),
@@ -98,7 +98,7 @@ impl LaterCursor {
         self.stream.gather(range, into, inside)
     }
 
-    /// Takes the next bytes, to be scattered. Waits where there is no room for them.
+    /// Takes the next bytes, to be scattered. Waits while there is no room for them.
     pub(crate) async fn scatter(&mut self, mut bytes: &[u8], inside: &Inside) -> Result<(), RegionError> {
         while !bytes.is_empty() {
             let (mut room, filled) = match self.room.take() {
@@ -118,7 +118,7 @@ impl LaterCursor {
         Ok(())
     }
 
-    /// Hands them to the memory.
+    /// Submits the bytes to the memory. Returns the operations that place them.
     pub(crate) fn submit(&mut self, inside: &Inside) -> Vec<Operation<()>> {
         self.scatter_room(inside);
         take(&mut self.scattered)
@@ -131,19 +131,19 @@ impl LaterCursor {
         }
     }
 
-    /// Has the next bytes gathered into shared memory.
+    /// Gathers the next bytes into shared memory.
     pub(crate) fn gather_into(&mut self, into: Stretch, inside: &Inside) -> Operation<()> {
         let position = self.pass(into.len());
         self.stream.gather_into(position, into, inside)
     }
 
-    /// Has the bytes of shared memory scattered, as the next.
+    /// Scatters the bytes of shared memory as the next ones.
     pub(crate) fn scatter_from(&mut self, from: Stretch, inside: &Inside) -> Operation<()> {
         let position = self.pass(from.len());
         self.stream.scatter_from(position, from, inside)
     }
 
-    /// Moves on, and says from where.
+    /// Moves forward, and returns the position before.
     pub(super) fn pass(&mut self, bytes: usize) -> u64 {
         let position = self.range.start;
         self.range.start += bytes as u64;

@@ -1,7 +1,8 @@
-//! Bytes of a route on their way in a codec, piece by piece.
+//! The bytes of a route as a codec encodes them, piece by piece.
 //!
-//! A piece travels as the length of what its codec stores exactly, a little-endian u32, then its codes, then that. Streams
-//! announce and count bytes of the route, as they are in memory; their checksum is of what travels.
+//! An encoded piece has the length of what its codec stores exactly (a little-endian u32), then its codes, then the
+//! exact part. Streams announce and count bytes of the route as they are in memory; their checksum is over the encoded
+//! bytes.
 
 use std::ops::Range;
 
@@ -15,13 +16,13 @@ use transload_memory::copy::{Crc32c, StreamError};
 use transload_plan::Pieces;
 use transload_plan::codec::{Codec, Undecodable};
 
-/// Bytes of the length before each piece.
+/// Bytes of the length field before each piece.
 const LENGTH: usize = 4;
 
-/// Pieces are encoded until there are so many bytes to send.
+/// Pieces are encoded until there are this many bytes to send.
 const SEND: usize = 128 << 10;
 
-/// How many bytes of codes a piece has.
+/// Returns the number of bytes of a piece's codes.
 fn codes(codec: Codec, pieces: Pieces, bytes: usize) -> usize {
     let coded = pieces.rows.and_then(|rows| {
         let tokens = bytes / rows.bytes(1)?.max(1);
@@ -30,7 +31,7 @@ fn codes(codec: Codec, pieces: Pieces, bytes: usize) -> usize {
     coded.unwrap_or(bytes)
 }
 
-/// Reads a range of a route and encodes it.
+/// Reads a range of a route, and encodes it.
 #[derive(Debug)]
 pub(crate) struct Encoder {
     route: RouteBytes,
@@ -40,19 +41,19 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
-    /// For a range of whole pieces, all of which may be read.
+    /// Makes an encoder for a range of whole pieces, all of which may be read already.
     pub(crate) fn new(route: &RouteBytes, range: Range<u64>) -> Result<Self, StreamError> {
         Ok(Self { cursor: route.cursor(range)?, route: route.clone(), piece: Vec::new(), exact: Vec::new() })
     }
 
-    /// The next pieces as they travel, and of how many bytes of the route they are; `None` once all have been had.
+    /// Returns the next encoded pieces, and their number of bytes in the route. `None` at the end of the range.
     pub(crate) async fn next(&mut self, inside: &Inside) -> Result<Option<(Vec<u8>, u64)>, RegionError> {
         let (codec, before) = (self.route.codec(), self.cursor.remaining());
         let mut coded = Vec::new();
         while coded.len() < SEND && self.cursor.remaining() > 0 {
             let (pieces, bytes) = self.route.piece(self.cursor.position());
             self.piece.resize(bytes, 0);
-            // The sum is of what travels.
+            // The checksum is over the encoded bytes, so this one is not used.
             let mut unused = Crc32c::new();
             let piece = &mut self.piece[..];
             self.cursor.gather(piece, &mut unused, inside).await?;
@@ -72,22 +73,22 @@ impl Encoder {
     }
 }
 
-/// Decodes what arrives, and scatters it: of a range of whole pieces.
+/// Decodes what arrives of a range of whole pieces, and scatters it.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     route: RouteBytes,
-    /// What has come of a piece.
+    /// The part of a piece that has arrived.
     coming: Vec<u8>,
     piece: Vec<u8>,
 }
 
 impl Decoder {
-    /// Of a route that travels in a codec.
+    /// Makes a decoder for a route, or returns `None` if the route's codec is exact.
     pub(crate) fn new(route: &RouteBytes) -> Option<Self> {
         (!route.codec().is_exact()).then(|| Self { route: route.clone(), coming: Vec::new(), piece: Vec::new() })
     }
 
-    /// Takes the next bytes, and scatters pieces that are whole to where the cursor is. Gives how many of the bytes were of
+    /// Takes the next bytes, and scatters complete pieces at the cursor. Returns how many of the bytes belong to
     /// pieces, before the cursor's end.
     pub(crate) async fn take(
         &mut self,
@@ -101,10 +102,12 @@ impl Decoder {
             let (pieces, whole) = self.route.piece(cursor.position());
             let exact = self.coming.first_chunk().copied().map(u32::from_le_bytes);
             let exact = exact.map_or(0, |exact| exact as usize);
+            // The exact part is never longer than the piece itself. This limits how much a peer can make us keep.
             if exact > whole {
                 let (needed, given) = (whole, exact);
                 return Err(Undecodable::Length { needed, given }.into());
             }
+            // The length of the body is known only once the length field has arrived.
             let body = match self.coming.len() {
                 0..LENGTH => 0,
                 _ => codes(codec, pieces, whole) + exact,
@@ -125,10 +128,12 @@ impl Decoder {
                 Some(rows) => codec.decode(rows, codes, &mut rest, &mut self.piece)?,
                 None => self.piece.copy_from_slice(codes),
             }
+            // The codec must have used the whole exact part.
             if !rest.is_empty() {
                 let (needed, given) = (exact - rest.len(), exact);
                 return Err(Undecodable::Length { needed, given }.into());
             }
+            // The checksum is over the encoded bytes, so this one is not used.
             let (piece, mut unused) = (&self.piece, Crc32c::new());
             cursor.scatter(piece, &mut unused, inside).await?;
             self.coming.clear();

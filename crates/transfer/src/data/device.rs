@@ -73,7 +73,7 @@ impl Later for DeviceMemory {
         len: usize,
         mapping: Arc<dyn Any + Send + Sync>,
     ) -> Result<Registration, RegionError> {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller vouches for the bytes.
         let registered = unsafe { self.gpu().register(start, len, mapping)? };
         Ok(Box::new(registered))
     }
@@ -130,10 +130,10 @@ impl LaterStream for Laid {
 impl Laid {
     fn cross(&self, way: Way, position: u64, shared: Stretch, inside: &Inside) -> Operation<()> {
         let (operation, completion) = Operation::new(inside);
-        let told = move |done: Result<_, DeviceError>| {
+        let on_done = move |done: Result<_, DeviceError>| {
             completion.complete(done.map_err(RegionError::from));
         };
-        cross(self.0.clone(), way, position, shared, Box::new(told));
+        cross(self.0.clone(), way, position, shared, Box::new(on_done));
         operation
     }
 }
@@ -153,16 +153,16 @@ impl Room for Acquired {
     fn scatter(self: Box<Self>, position: u64, len: usize, inside: &Inside) -> Operation<()> {
         let (operation, completion) = Operation::new(inside);
         let Self { held, stream } = *self;
-        let told = move |held: Result<Held, _>| {
+        let on_done = move |held: Result<Held, _>| {
             completion.complete(held.map(drop).map_err(RegionError::from));
         };
-        stream.scatter(held, position..position + len as u64, Box::new(told));
+        stream.scatter(held, position..position + len as u64, Box::new(on_done));
         operation
     }
 }
 
 impl RouteCursor {
-    /// Moves over the next `len` bytes, all of which lie on a GPU, and says which those are of which of its streams.
+    /// Moves over the next `len` bytes, all of which must be on a GPU, and returns their ranges in its streams.
     pub(crate) fn pass_on_gpu(&mut self, len: usize, inside: &Inside) -> Result<Vec<Moved>, RegionError> {
         let mut moved = Vec::new();
         self.each_section(len, inside, |cursor, bytes| {
@@ -173,7 +173,7 @@ impl RouteCursor {
     }
 }
 
-/// Moves a cursor over the next bytes, which are some of those that lie in a slot.
+/// Moves a cursor over the next bytes, which are the given range of a slot.
 fn pass(cursor: &mut RegionCursor, in_slot: &Range<usize>) -> Result<Moved, RegionError> {
     if let RegionCursor::Later(cursor) = cursor {
         let stream: Arc<dyn Any + Send + Sync> = cursor.stream.clone();
@@ -190,7 +190,7 @@ fn pass(cursor: &mut RegionCursor, in_slot: &Range<usize>) -> Result<Moved, Regi
 }
 
 impl Intake {
-    /// Takes the next `bytes` bytes of the route where they lie on a GPU, and says where they go. Their sum is
+    /// Takes the next `bytes` bytes of the route, which must be on a GPU, and returns where they go. Their sum is
     /// [added](Self::add) when they are there.
     pub(crate) fn take_on_gpu(&mut self, bytes: usize, inside: &Inside) -> Result<Vec<Moved>, ReceiveError> {
         if self.decoder.is_some() {
@@ -205,7 +205,7 @@ impl Intake {
         Ok(moved)
     }
 
-    /// Adds the sum of bytes that were taken so, and the trailer if it stands behind them.
+    /// Adds the sum of bytes taken by [`take_on_gpu`](Self::take_on_gpu), and the trailer if it follows them.
     pub(crate) fn add(&mut self, sum: &Crc32c, trailer: Option<&[u8; TRAILER]>) -> Result<(), ReceiveError> {
         self.sum.append(sum);
         match trailer {
@@ -215,8 +215,8 @@ impl Intake {
     }
 }
 
-/// Moves bytes between a stream, from a position on, and shared memory, piece by piece: by the copy engine alone where the
-/// memory is registered, by way of the piece's own memory otherwise.
+/// Moves bytes between a stream, from a position on, and shared memory, piece by piece. If the memory is registered,
+/// the copy engine does that alone; otherwise the bytes pass through the piece's own memory.
 fn cross(stream: Arc<DeviceStream>, way: Way, position: u64, mut shared: Stretch, told: Told<()>) {
     let mut part = shared.split_front(PIECE);
     let len = part.len();
@@ -225,7 +225,7 @@ fn cross(stream: Arc<DeviceStream>, way: Way, position: u64, mut shared: Stretch
     let then: Told<Held> = Box::new(move |held| match held.map(drop) {
         Ok(()) if !shared.is_empty() => cross(stream, way, end, shared, told),
         done => {
-            // Whoever hears of it may use the memory again.
+            // Dropped first: the callback may reuse the memory.
             drop(shared);
             told(done);
         }
@@ -255,11 +255,11 @@ fn cross(stream: Arc<DeviceStream>, way: Way, position: u64, mut shared: Stretch
     }
 }
 
-/// Shared memory that is registered.
+/// Shared memory that is registered with the driver.
 struct Pinned(Stretch);
 
-// SAFETY: a stretch is mapped, and left alone by whoever has lent it, for as long as it is there. Its memory was registered, which it
-// stays until the mapping goes.
+// SAFETY: a stretch is mapped, and its lender leaves it alone, for as long as it exists. Its memory was registered, and
+// stays so until it is unmapped.
 unsafe impl DmaBuffer for Pinned {
     fn start(&self) -> NonNull<u8> {
         self.0.start()

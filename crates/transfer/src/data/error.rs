@@ -1,4 +1,4 @@
-//! What can go wrong with streams, on either side of them.
+//! Errors of streams, at both ends.
 
 use thiserror::Error;
 
@@ -7,23 +7,23 @@ use crate::quic::{self, StreamCode};
 use transload_memory::copy::StreamError;
 use transload_plan::codec::Undecodable;
 
-/// What a path says of its failure.
+/// An error that a path reports.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a stream could not be sent.
+/// The reason why a stream could not be sent.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The lane failed it.
+    /// The lane failed.
     #[error(transparent)]
     Lane(#[from] quic::StreamError),
-    /// Another path failed it, and may be of no more use to others either.
+    /// Another path failed, and may not be usable any more.
     #[error("{0}")]
     Path(#[source] BoxError),
     /// The thread of the path that carried it has panicked.
     #[error("a thread of the path has panicked")]
     Panicked,
-    /// The memory could not be read. A fault of this process: it was proved that it can.
+    /// The memory could not be read. That is a fault of this process, since access was checked before.
     #[error(transparent)]
     Memory(#[from] RegionError),
 }
@@ -34,7 +34,7 @@ impl From<StreamError> for SendError {
     }
 }
 
-/// What can be wrong with a stream that was admitted.
+/// The reason why an admitted stream failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -49,13 +49,13 @@ pub enum ReceiveError {
     Length { planned: u64, found: u64 },
     #[error("CRC32C {seen:08x}, {sent:08x} was sent")]
     Checksum { sent: u32, seen: u32 },
-    /// The lane failed it.
+    /// The lane failed.
     #[error(transparent)]
     Lane(#[from] quic::StreamError),
-    /// Another path failed it.
+    /// Another path failed.
     #[error("{0}")]
     Path(#[source] BoxError),
-    /// What came is not what a codec makes.
+    /// The received bytes are not what the codec produces.
     #[error(transparent)]
     Codec(#[from] Undecodable),
     /// The memory could not be written.
@@ -70,7 +70,7 @@ impl From<StreamError> for ReceiveError {
 }
 
 impl ReceiveError {
-    /// What the sender is told.
+    /// Returns the code that the sender gets.
     pub(super) fn code(&self) -> StreamCode {
         match self {
             Self::Memory(_) => FENCED,
@@ -79,14 +79,12 @@ impl ReceiveError {
     }
 }
 
-// Codes that streams are given up with. They tell the other side nothing that control does not say better; they help whoever
-// reads a trace.
+// Codes with which streams are stopped or reset. Control messages say more; these help to read a packet trace.
 
-/// No transfer that is under way here has this stream.
+/// The receiver has no transfer in progress for this stream.
 pub(super) const UNKNOWN: StreamCode = StreamCode(2);
 /// The receiver's transfer has failed or was given up.
 pub(super) const FENCED: StreamCode = StreamCode(3);
-/// Too many streams are under way.
+/// Too many streams are in progress.
 pub(super) const BUSY: StreamCode = StreamCode(4);
-/// The stream is not as it has to be.
 pub(super) const MALFORMED: StreamCode = StreamCode(5);

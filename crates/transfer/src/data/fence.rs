@@ -1,4 +1,4 @@
-//! The fence of one transfer: who touches its memory, and how to make all of them stop.
+//! The fence of a transfer: it counts the users of the transfer's memory, and makes all of them stop.
 
 use std::{
     future::Future,
@@ -12,7 +12,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-/// Counts those who may touch the memory of one transfer, and turns them out. Clones are one fence.
+/// Counts the users of one transfer's memory, and makes them leave. Clones refer to the same fence.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fence {
     state: Arc<State>,
@@ -27,31 +27,31 @@ struct State {
     operations: Mutex<Operations>,
 }
 
-/// What memory was asked to do for the transfer and has not done yet.
+/// Operations that memory has begun for the transfer and not finished.
 #[derive(Debug, Default)]
 struct Operations {
     count: usize,
-    /// When the first of them was begun, or the last one before them was done.
+    /// The time when the first of them began, or when an earlier one was finished.
     since: Option<Instant>,
 }
 
-/// The right to touch the memory, until it is dropped. Who holds it has to look at the fence before
-/// each touch ([`Inside::is_raised`], [`Inside::unless_raised`]), and to let go soon once it is up.
+/// The permission to touch the memory, until it is dropped. Its holder must check the fence before each access
+/// ([`Inside::is_raised`], [`Inside::unless_raised`]), and drop this soon after the fence is raised.
 #[derive(Debug)]
 pub(crate) struct Inside {
     fence: Fence,
 }
 
 impl Fence {
-    /// Lets somebody in, unless the fence is up.
+    /// Grants access, unless the fence is raised.
     pub(crate) fn enter(&self) -> Option<Inside> {
-        // Count first, look then; `quiet` raises first and counts then. One of the two sees the other.
+        // This counts first and then checks; `quiet` raises first and then counts. So one of the two sees the other.
         self.state.inside.fetch_add(1, SeqCst);
         let inside = Inside { fence: self.clone() };
         (!self.is_raised()).then_some(inside)
     }
 
-    /// From now on nobody gets in, and those inside leave. Idempotent.
+    /// Denies access from now on, and tells those inside to leave. Idempotent.
     pub(crate) fn raise(&self) {
         self.state.raised.store(true, SeqCst);
         self.state.raise.notify_waiters();
@@ -61,21 +61,21 @@ impl Fence {
         self.state.raised.load(SeqCst)
     }
 
-    /// Raises the fence, and waits until nobody is inside, which then holds for good.
+    /// Raises the fence, and waits until no access is left. Then there never will be any.
     pub(crate) async fn quiet(&self) {
         self.raise();
         let State { inside, quiet, .. } = &*self.state;
         until(quiet, || inside.load(SeqCst) == 0).await;
     }
 
-    /// Whether memory has had something to do for so long, and done nothing.
+    /// Returns whether memory has unfinished operations, and has finished none for `after`.
     pub(crate) fn is_stalled(&self, after: Duration) -> bool {
         let operations = self.operations();
         let since = operations.since.filter(|_| operations.count > 0);
         since.is_some_and(|since| since.elapsed() >= after)
     }
 
-    /// Whether memory has something to do.
+    /// Returns whether memory has unfinished operations.
     pub(crate) fn waits_for_memory(&self) -> bool {
         self.operations().count > 0
     }
@@ -91,12 +91,12 @@ impl Fence {
 }
 
 impl Inside {
-    /// Whether it is time to leave.
+    /// Returns whether it is time to leave.
     pub(crate) fn is_raised(&self) -> bool {
         self.fence.is_raised()
     }
 
-    /// Memory begins something that it is not done with when a call returns.
+    /// Records that memory begins an operation that continues after the call returns.
     pub(super) fn begin_operation(&self) {
         let mut operations = self.fence.operations();
         operations.count += 1;
@@ -105,15 +105,14 @@ impl Inside {
         }
     }
 
-    /// It is done with that.
+    /// Records that an operation is finished.
     pub(super) fn end_operation(&self) {
         let mut operations = self.fence.operations();
         operations.count -= 1;
         operations.since = Some(Instant::now());
     }
 
-    /// Runs `work` until it is done (`Some`), or drops it where it stands as soon as the fence is
-    /// raised (`None`).
+    /// Runs `work` until it is done (`Some`), or drops it as soon as the fence is raised (`None`).
     pub(crate) async fn unless_raised<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -124,7 +123,7 @@ impl Inside {
 }
 
 impl Clone for Inside {
-    /// Lets in somebody who leaves later, also where the fence is up by now.
+    /// Grants further access, which is possible even if the fence is raised by now.
     fn clone(&self) -> Self {
         self.fence.state.inside.fetch_add(1, SeqCst);
         Self { fence: self.fence.clone() }
@@ -139,7 +138,7 @@ impl Drop for Inside {
     }
 }
 
-/// Waits until `holds`, which is looked at after each notification.
+/// Waits until `holds` returns `true`. It is called after each notification.
 async fn until(changed: &Notify, holds: impl Fn() -> bool) {
     loop {
         let mut notified = pin!(changed.notified());

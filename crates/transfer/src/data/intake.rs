@@ -1,4 +1,4 @@
-//! What arrives on one stream behind its header, on whatever path: placed, counted and summed.
+//! The bytes of a stream after its header, on any path: they are placed, counted and summed.
 
 use std::ops::Range;
 
@@ -14,12 +14,12 @@ use super::{
 use transload_memory::copy::Crc32c;
 use transload_wire::internal::stream::{StreamHeader, StreamTrailer, TRAILER};
 
-/// The bytes of one stream, as they arrive, in pieces cut anywhere.
+/// Takes the bytes of one stream as they arrive, cut anywhere.
 #[derive(Debug)]
 pub(crate) struct Intake {
     landing: Landing,
     pub(super) cursor: RouteCursor,
-    /// Of what comes in a codec.
+    /// Decodes bytes that come in a codec.
     pub(super) decoder: Option<Decoder>,
     pub(super) sum: Crc32c,
     pub(super) length: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Intake {
 }
 
 impl Intake {
-    /// Ready for what the header announces, which has to lie in the route.
+    /// Prepares for the bytes that the header announces. They must be in the route.
     pub(crate) fn new(landing: &Landing, header: &StreamHeader) -> Result<Self, ReceiveError> {
         let route = landing.route();
         let outside = ReceiveError::Outside { offset: header.offset, length: header.length, bytes: route.bytes() };
@@ -53,12 +53,12 @@ impl Intake {
         })
     }
 
-    /// Lets in whoever takes bytes, unless the transfer is fenced.
+    /// Grants access to the memory, unless the transfer is fenced.
     pub(crate) fn enter(&self) -> Option<Inside> {
         self.landing.enter()
     }
 
-    /// Takes the next bytes. They are in their place once what [`submit`](Self::submit) gives is done.
+    /// Takes the next bytes. They are in place once the operations of [`submit`](Self::submit) are done.
     pub(crate) async fn take(&mut self, bytes: &[u8], inside: &Inside) -> Result<(), ReceiveError> {
         let body = match &mut self.decoder {
             None => {
@@ -80,9 +80,9 @@ impl Intake {
         self.take_trailer(rest.len(), |trailer| trailer.copy_from_slice(rest))
     }
 
-    /// Takes the next `bytes` bytes from where no slice may be made of them: `scatter` places and sums a range of them, or
-    /// says what was asked of the memory to place it, and `copy` copies those from an offset on. Waits for nothing but as
-    /// [`take`](Self::take) does, and only where they come in a codec.
+    /// Takes the next `bytes` bytes from memory of which no slice may be made. `scatter` places and sums a range of
+    /// them, or returns the operation that will place it; `copy` copies the bytes from an offset on. This waits only
+    /// for bytes in a codec, as [`take`](Self::take) does.
     pub(crate) async fn take_raw(
         &mut self,
         bytes: usize,
@@ -101,13 +101,13 @@ impl Intake {
         self.take_trailer(bytes - body, |trailer| copy(body, trailer))
     }
 
-    /// Hands what was taken to the memory. To be called on the thread that has taken it, before anybody is told that it has
-    /// arrived, or that the fence is up.
+    /// Submits the bytes taken so far to the memory. Must be called on the thread that took them, before their arrival
+    /// or the end of the fence is reported.
     pub(crate) fn submit(&mut self, inside: &Inside) -> Operations {
         self.cursor.submit(inside)
     }
 
-    /// How many of the next bytes are the route's.
+    /// Returns how many of the next bytes belong to the route.
     pub(super) fn body(&self, bytes: usize) -> usize {
         bytes.min(usize::try_from(self.left).unwrap_or(usize::MAX))
     }
@@ -128,12 +128,12 @@ impl Intake {
         Ok(())
     }
 
-    /// Whether the trailer is there: the last that may come.
+    /// Returns whether the trailer, and thus everything, has arrived.
     pub(crate) fn is_whole(&self) -> bool {
         self.trailer_got == TRAILER
     }
 
-    /// The stream has ended: checks that all of it is there, and as it was sent.
+    /// Checks, at the end of the stream, that everything has arrived unchanged.
     pub(crate) fn end(self) -> Result<(StreamTrailer, u32), ReceiveError> {
         let planned = self.length;
         if self.left > 0 || self.trailer_got < TRAILER {

@@ -1,4 +1,4 @@
-//! One transfer on its way in: where its bytes go, and how to keep late ones out.
+//! The destination of a transfer: the memory of its bytes, and the fence that keeps late bytes out.
 
 use std::sync::{
     Arc,
@@ -10,7 +10,7 @@ use super::{
     route_bytes::RouteBytes,
 };
 
-/// Where the bytes of one transfer go. Clones are the same place.
+/// The destination of one transfer's bytes. Clones refer to the same one.
 #[derive(Clone, Debug)]
 pub struct Landing {
     inner: Arc<Inner>,
@@ -24,27 +24,27 @@ struct Inner {
 }
 
 impl Landing {
-    /// A place that is open to streams.
+    /// Makes a destination that accepts streams.
     #[must_use]
     pub fn new(route: RouteBytes) -> Self {
         Self { inner: Arc::new(Inner { route, fence: Fence::default(), placed: AtomicU64::new(0) }) }
     }
 
-    /// The bytes that it receives.
+    /// Returns the route that it receives.
     pub fn route(&self) -> &RouteBytes {
         &self.inner.route
     }
 
-    /// How many bytes were placed so far.
+    /// Returns the number of bytes placed so far.
     pub fn placed(&self) -> u64 {
         self.inner.placed.load(Relaxed)
     }
 
-    /// Closes the place for good, and waits until no byte is written to its memory any more, nor ever
-    /// will be. Streams under way are stopped.
+    /// Closes the destination for good, and waits until no byte is written to its memory any more. Streams in progress
+    /// are stopped.
     ///
-    /// Takes as long as it takes the threads that receive to get to it. Cancel-safe: it is closed all
-    /// the same.
+    /// It takes as long as the receiving threads need to notice. Cancel-safe: the destination is closed even if this
+    /// future is dropped.
     pub async fn fence(&self) {
         self.inner.fence.quiet().await;
     }

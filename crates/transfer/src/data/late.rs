@@ -1,4 +1,4 @@
-//! Memory of the tests that has done nothing when a call returns: operations are done later, out of order, or never.
+//! Memory for tests that works asynchronously: operations are done later, out of order, or never.
 
 use std::{
     ops::Range,
@@ -22,12 +22,12 @@ use transload_memory::copy::{MemoryStream, StreamError};
 use transload_memory::internal::settle;
 use transload_plan::program::StreamProgram;
 
-/// Bytes of a room: more than is ever scattered at once.
+/// Bytes of a room: more than are ever scattered at once.
 const ROOM: usize = 4 << 20;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Host memory whose operations wait until the test has them [done](Self::work).
+/// Host memory whose operations wait until the test [does](Self::work) them.
 #[derive(Clone, Debug)]
 pub(crate) struct LateMemory {
     memory: Memory,
@@ -62,17 +62,17 @@ impl LateMemory {
         &self.memory
     }
 
-    /// Has whoever asks for a room wait for an operation from now on, as where others have all of them.
+    /// Makes requests for a room wait for an operation from now on, as if others had all rooms.
     pub(crate) fn make_rooms_late(&self) {
         self.queue.rooms_are_late.store(true, SeqCst);
     }
 
-    /// How many operations have been submitted and are not done.
+    /// Returns the number of operations that were submitted and are not done.
     pub(crate) fn pending(&self) -> usize {
         self.queue.lock().len()
     }
 
-    /// Does the operation that `choose` points out of so many, if there is any.
+    /// Does one operation, if there is any. `choose` gets their number and returns an index.
     pub(crate) fn work(&self, choose: impl FnOnce(usize) -> usize) -> bool {
         let work = {
             let mut queue = self.queue.lock();
@@ -86,12 +86,12 @@ impl LateMemory {
         true
     }
 
-    /// Forgets what was submitted without doing it, and tells nobody.
+    /// Drops the submitted operations without doing them.
     pub(crate) fn forget(&self) {
         self.queue.lock().clear();
     }
 
-    /// Is lost, and does nothing more.
+    /// Marks the memory as lost, which ends all operations.
     pub(crate) fn lose(&self) {
         self.lost.send_replace(true);
         while self.work(|_| 0) {}

@@ -10,35 +10,32 @@
 //!                                                                └────────────────┘
 //! ```
 //!
-//! It knows nothing of tickets, leases or plans' meaning; the control plane tells it what to do and
-//! hears what became of it:
+//! It knows nothing of tickets, leases or the meaning of plans. The control plane tells it what to do, and gets
+//! reports:
 //! - [`RouteBytes`] is one side's half of a route's byte stream, bound to memory and proved to lie in it.
-//! - [`Outgoing`] is one transfer at its source. It is cut into parts, one stream each;
-//!   [`Outgoing::open`] says which bytes may be read already (a prefill may still compute the rest),
-//!   the carriers of the paths ([`path`](crate::path)) send them, [`SendEvents`] tell how that goes.
-//! - [`Receiver`] takes streams in. It asks [`Arrivals`] where their bytes go, which gives a
-//!   [`Landing`], places them straight out of the network's buffers, and reports whole streams and
-//!   broken ones.
+//! - [`Outgoing`] is a transfer at its source. It is cut into parts, one stream each. [`Outgoing::open`] says which
+//!   bytes may be read already, since a prefill may still compute the rest. The carriers of the paths
+//!   ([`path`](crate::path)) send the parts, and [`SendEvents`] report their progress.
+//! - [`Receiver`] accepts streams. It asks [`Arrivals`] for the [`Landing`] of a stream, places the bytes straight out
+//!   of the network's buffers, and reports complete and broken streams.
 //!
-//! **What a peer can do.** A stream's header says which bytes it carries, and that is checked against
-//! the route before the first is placed; more or fewer bytes than it says, or another CRC32C, fail it.
-//! No address comes from a peer. Each byte is placed by this side's own binding.
+//! **What a peer can do.** A stream's header says which bytes it carries. That is checked against the route before the
+//! first byte is placed; a wrong number of bytes or a wrong CRC32C fails the transfer. No address comes from a peer:
+//! this side's own binding places each byte.
 //!
-//! **Fences.** [`Outgoing::fence`] and [`Landing::fence`] may be called at any moment. When they return, no byte of the memory is touched any more on behalf of that transfer, nor
-//! ever will be, whatever the peer does.
+//! **Fences.** [`Outgoing::fence`] and [`Landing::fence`] may be called at any moment. When they return, no byte of the
+//! memory is touched on behalf of that transfer any more, whatever the peer does.
 //!
-//! **Threads.** A lane's streams are filled and emptied on the thread that drives its socket: with two
-//! cores, one for each end, 512 B chunks move at 0.9 of what bare QUIC does, gather, scatter and
-//! checksums included (2.2 against 2.5 GB/s), longer ones at 0.93 and more. Each end of a ring has a thread
-//! of its own, since it waits for its peer: so nobody else waits for that peer too. Whoever waits for a turn on a
-//! ring leaves as soon as it is fenced.
+//! **Threads.** A lane's streams are filled and emptied on the thread that drives its socket. With two cores, one for
+//! each end, chunks of 512 B move at 0.9 of the speed of plain QUIC, including gather, scatter and checksums (2.2
+//! instead of 2.5 GB/s); longer chunks at 0.93 or more. Each end of a ring has its own thread, since it waits for its
+//! peer, and nothing else should. A transfer that waits for its turn on a ring leaves as soon as it is fenced.
 //!
-//! **Memory.** A lane that is sent over has [`DataOptions::buffers`] buffers of
-//! [`DataOptions::buffer_bytes`]; a transfer about 300 bytes, 32 for each part, of which there are 2,048
-//! at most, and 2 KiB for each lane that carries it; a stream that is received 6 KiB, and with a codec twice a piece besides, and what QUIC
-//! keeps for it within the lane's receive window. Nothing waits for a buffer while it holds one that is
-//! not on its way, and streams that arrive are left unread only until their route is bound; so transfers cannot block
-//! each other for good.
+//! **Memory.** A lane for sending has [`DataOptions::buffers`] buffers of [`DataOptions::buffer_bytes`]. A transfer
+//! takes about 300 bytes, 32 for each of its at most 2,048 parts, and 2 KiB for each lane that carries it. A received
+//! stream takes 6 KiB, what QUIC buffers for it within the lane's receive window, and with a codec twice a piece. No
+//! task waits for a buffer while it holds one that is not being sent, and arriving streams are left unread only until
+//! their route is bound; so transfers cannot block each other for good.
 
 mod ahead;
 mod coded;

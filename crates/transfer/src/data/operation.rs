@@ -1,4 +1,4 @@
-//! What memory was asked to do and has not done yet.
+//! Operations that memory has begun and not finished.
 
 use std::{
     future::Future,
@@ -14,57 +14,57 @@ use super::fence::Inside;
 use transload_memory::CheckError;
 use transload_memory::copy::StreamError;
 
-/// An operation on memory that is under way. It goes on when this is dropped; its transfer's fence waits for it.
+/// An operation on memory that is in progress. It continues when this is dropped; its transfer's fence waits for it.
 #[derive(Debug)]
 #[must_use = "it is not done before it says so"]
 pub(crate) struct Operation<T> {
     done: oneshot::Receiver<Result<T, RegionError>>,
 }
 
-/// The right to carry out an operation, which holds up the fence of its transfer.
+/// The duty to finish an operation, which holds up the fence of its transfer.
 ///
-/// Dropping it instead of [completing](Self::complete) it leaves the fence up for good, and the operation without an end: nobody
-/// can tell any more whether the memory is still being touched.
+/// If it is dropped without [`complete`](Self::complete), the fence never becomes quiet: it is unknown then whether the
+/// memory is still being touched.
 #[derive(Debug)]
 pub(crate) struct Completion<T> {
-    told: oneshot::Sender<Result<T, RegionError>>,
+    sender: oneshot::Sender<Result<T, RegionError>>,
     inside: ManuallyDrop<Inside>,
 }
 
-/// Why memory did not do what it was asked to.
+/// The reason why memory could not do an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RegionError {
-    /// A program needs bytes that are not there.
+    /// The program needs bytes outside of the memory.
     #[error(transparent)]
     Check(#[from] CheckError),
-    /// It cannot.
+    /// The bytes cannot be read or written.
     #[error(transparent)]
     Stream(#[from] StreamError),
     /// A device failed, or is lost.
     #[error("{why}")]
     Device {
-        /// What the device said.
+        /// The device's error.
         why: Box<str>,
     },
-    /// A device has not done in time what it was asked to.
+    /// A device did not finish its work in time.
     #[error("{why}")]
     Stalled {
-        /// What the device said.
+        /// The device's error.
         why: Box<str>,
     },
-    /// Whoever was to do it is gone.
+    /// The operation was dropped before it was done.
     #[error("an operation on the memory was lost")]
     Lost,
 }
 
 impl<T> Operation<T> {
-    /// An operation of a transfer, and what completes it.
+    /// Makes an operation of a transfer, and the completion that ends it.
     pub(crate) fn new(inside: &Inside) -> (Self, Completion<T>) {
-        let (told, done) = oneshot::channel();
+        let (sender, done) = oneshot::channel();
         inside.begin_operation();
         let inside = ManuallyDrop::new(inside.clone());
-        (Self { done }, Completion { told, inside })
+        (Self { done }, Completion { sender, inside })
     }
 }
 
@@ -78,17 +78,17 @@ impl<T> Future for Operation<T> {
 }
 
 impl<T> Completion<T> {
-    /// Says that the operation is done: from now on it touches neither the memory nor its buffer.
+    /// Ends the operation: from now on it touches neither the memory nor its buffer.
     pub(crate) fn complete(self, outcome: Result<T, RegionError>) {
-        // Whoever waited may have been stopped by the fence.
-        let _ = self.told.send(outcome);
+        // The fence may have stopped the task that waited.
+        let _ = self.sender.send(outcome);
         self.inside.end_operation();
         drop(ManuallyDrop::into_inner(self.inside));
     }
 }
 
-/// Operations that were submitted together; none where the memory has done it all already. Comes to its end when all are
-/// done, or one has failed.
+/// Operations that were submitted together; empty if the memory has done everything already. As a future it resolves
+/// when all are done, or one has failed.
 #[derive(Debug, Default)]
 #[must_use = "bytes are in their place once all are done"]
 pub(crate) struct Operations(Vec<Operation<()>>);

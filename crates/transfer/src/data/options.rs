@@ -2,33 +2,34 @@
 
 use std::time::Duration;
 
-/// Settings of the data plane. `Default` is right; each field says its unit and what it bounds.
+/// Settings of the data plane. The default suits most programs; each field states its unit and what it limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataOptions {
-    /// Buffers of one lane, to gather into. They are on their way until the peer has acknowledged
-    /// them, so this bounds what a lane can have under way: it should exceed bandwidth times round
-    /// trip. Times [`buffer_bytes`](Self::buffer_bytes), it bounds the
-    /// memory of a lane (4 MiB); buffers are made when they are needed.
+    /// The number of send buffers of a lane. A buffer is in use until the peer has acknowledged it, so this limits the
+    /// bytes in flight on a lane, and should exceed bandwidth times round trip time. Times
+    /// [`buffer_bytes`](Self::buffer_bytes), it limits the memory of a lane (4 MiB); buffers are allocated when they
+    /// are needed.
     ///
-    /// On loopback, 2 of them are as fast as 32.
+    /// On loopback, 2 buffers are as fast as 32.
     pub buffers: usize,
 
-    /// Bytes of one such buffer. On loopback, 64 KiB are 10 to 20 % slower than 128 KiB, and more are
-    /// not faster.
+    /// The size of such a buffer in bytes. On loopback, 64 KiB is 10 to 20 % slower than 128 KiB, and more is not
+    /// faster.
     pub buffer_bytes: usize,
 
-    /// How long a stream may take from its first byte until its header is there.
+    /// The time limit for a stream's header, from its first byte.
     pub header_timeout: Duration,
 
-    /// Most streams under way to this process at a time, over all peers; a further one is stopped.
-    /// Each costs a task of 6 KiB.
+    /// The most incoming streams of this process at a time, over all peers. Further streams are stopped. Each costs a
+    /// task of 6 KiB.
     pub streams: usize,
 
-    /// Most of them from one peer, over all its lanes: so few that one peer cannot take the places of all
-    /// others. An agent raises it to what its lanes allow, where that is more.
+    /// The most incoming streams of one peer, over all its lanes. Keep it low enough that a single peer cannot take the
+    /// places of all others. An agent raises it to what its lanes allow, if that is more.
     pub streams_of_peer: usize,
 
-    /// Most of them from all agents of one service: an agent's name below its service is its own choice.
+    /// The most incoming streams of all agents of one service. It is needed because an agent chooses its instance name
+    /// itself.
     pub streams_of_service: usize,
 }
 

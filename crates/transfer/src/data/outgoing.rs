@@ -1,4 +1,4 @@
-//! One transfer on its way out: what may be read already, what has left, and how to stop it.
+//! The source of a transfer: the bytes that may be read already, the parts that were sent, and the fence.
 
 use std::{
     collections::VecDeque,
@@ -22,12 +22,11 @@ use super::{
 use transload_plan::ids::{Nonce, TransferId};
 use transload_wire::internal::stream::StreamHeader;
 
-/// One transfer on its way out. Clones are the same transfer.
+/// An outgoing transfer. Clones refer to the same one.
 ///
-/// It is cut into parts, each a stream of its own; whoever carries them (lanes, a ring) takes the next
-/// one that may be read. Nothing is read before [`open`](Self::open) allows it, and nothing after
-/// [`fence`](Self::fence) has returned. One that is neither opened to its end nor stopped is kept for
-/// ever by those that carry it.
+/// It is cut into parts, each a stream of its own. The carriers (lanes, a ring) take the next part that may be read.
+/// Nothing is read before [`open`](Self::open) allows it, and nothing after [`fence`](Self::fence) has returned. If a
+/// transfer is neither opened completely nor fenced, its carriers keep it for ever.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     inner: Arc<Inner>,
@@ -45,7 +44,7 @@ struct Inner {
     events: mpsc::UnboundedSender<SendEvent>,
 }
 
-/// Parts that nobody has taken yet.
+/// Parts that no carrier has taken yet.
 #[derive(Debug)]
 struct Queue {
     open: Ranges,
@@ -53,45 +52,45 @@ struct Queue {
     ready: VecDeque<Part>,
 }
 
-/// What becomes of the streams of a transfer.
+/// An event of a transfer's streams.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SendEvent {
-    /// A stream is written whole, and its memory read.
+    /// A stream is completely written, and its memory was read.
     Written {
         /// The stream's number in its transfer.
         stream: u32,
-        /// Bytes of the route that it carries.
+        /// The number of bytes of the route in the stream.
         bytes: u64,
     },
-    /// A stream broke off, and so the transfer has failed: no further stream begins, and those that
-    /// have begun are reset. [`Outgoing::fence`] tells when the memory is free.
+    /// A stream broke off, and so the transfer has failed: no further streams begin, and current ones are reset.
+    /// [`Outgoing::fence`] tells when the memory is free.
     Failed {
-        /// The stream's number, if it is one stream's fault.
+        /// The stream's number, if one stream is the cause.
         stream: Option<u32>,
-        /// Why.
+        /// The reason.
         error: SendError,
     },
 }
 
-/// The events of one transfer, in order for each stream.
+/// The events of a transfer, in order for each stream.
 #[derive(Debug)]
 pub struct SendEvents {
     events: mpsc::UnboundedReceiver<SendEvent>,
 }
 
 impl SendEvents {
-    /// The next event; `None` once the transfer and all that carry it are gone. At most one for each
-    /// stream, and failures. Cancel-safe.
+    /// Returns the next event, or `None` once the transfer and all its carriers are gone. There is at most one event
+    /// for each stream, and failures. Cancel-safe.
     pub async fn next(&mut self) -> Option<SendEvent> {
         self.events.recv().await
     }
 }
 
 impl Outgoing {
-    /// A transfer of these bytes over so many lanes, of which nothing may be read yet.
+    /// Makes a transfer of these bytes over that many lanes. Nothing of it may be read yet.
     ///
-    /// The cut into streams follows from the stream of the plan and the number of lanes alone.
+    /// The division into streams follows from the plan and the number of lanes alone.
     #[must_use]
     pub fn new(transfer: TransferId, nonce: Nonce, bytes: RouteBytes, lanes: usize) -> (Self, SendEvents) {
         let (sender, events) = mpsc::unbounded_channel();
@@ -113,7 +112,7 @@ impl Outgoing {
         (Self { inner }, SendEvents { events })
     }
 
-    /// Allows bytes of the route to be read from now on. A stream leaves once all of its part is open.
+    /// Allows bytes of the route to be read from now on. A part is sent once all of it is open.
     pub fn open(&self, range: Range<u64>) {
         let mut queue = self.queue();
         let Queue { open, waiting, ready } = &mut *queue;
@@ -128,26 +127,26 @@ impl Outgoing {
         self.open(0..self.inner.bytes.bytes());
     }
 
-    /// Whether both are the same transfer.
+    /// Returns whether both are the same transfer.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// The bytes of the route that it sends.
+    /// Returns the route that it sends.
     pub fn route(&self) -> &RouteBytes {
         &self.inner.bytes
     }
 
-    /// How many bytes were read so far.
+    /// Returns the number of bytes read so far.
     pub fn read(&self) -> u64 {
         self.inner.read.load(Relaxed)
     }
 
-    /// Stops the transfer and waits until none of its memory is read any more, nor ever will be:
-    /// streams that are being written are reset. Does nothing to a transfer that is through.
+    /// Stops the transfer, and waits until none of its memory is read any more. Streams that are being written are
+    /// reset. Does nothing to a finished transfer.
     ///
-    /// Takes as long as it takes a lane's thread to get to it, whatever the peer does. Cancel-safe: the
-    /// transfer is stopped all the same.
+    /// It takes as long as a lane's thread needs to notice, whatever the peer does. Cancel-safe: the transfer is
+    /// stopped even if this future is dropped.
     pub async fn fence(&self) {
         self.inner.fence.quiet().await;
     }
@@ -160,7 +159,7 @@ impl Outgoing {
         self.inner.fence.enter()
     }
 
-    /// Waits for a part that may be read; `None` when all have been taken. Cancel-safe.
+    /// Waits for a part that may be read. Returns `None` when all were taken. Cancel-safe.
     pub(crate) async fn next_part(&self) -> Option<Part> {
         loop {
             let mut changed = pin!(self.inner.changed.notified());
@@ -178,7 +177,7 @@ impl Outgoing {
         }
     }
 
-    /// A part that may be read now, if there is one.
+    /// Returns a part that may be read now, if there is one.
     pub(crate) fn ready_part(&self) -> Option<Part> {
         self.queue().ready.pop_front()
     }
@@ -198,11 +197,11 @@ impl Outgoing {
     }
 
     pub(crate) fn tell(&self, event: SendEvent) {
-        // Nobody listens where nobody wants to know.
+        // An error means that the events are not wanted.
         let _ = self.inner.events.send(event);
     }
 
-    /// Fails the transfer as a whole.
+    /// Fails the whole transfer.
     pub(crate) fn fail(&self, stream: Option<u32>, error: SendError) {
         self.inner.fence.raise();
         self.tell(SendEvent::Failed { stream, error });

@@ -1,4 +1,4 @@
-//! Cutting a route's bytes into the streams that carry them.
+//! The division of a route's bytes into parts, one for each stream.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use std::ops::Range;
 pub(crate) struct Part {
     /// The stream's number in its transfer.
     pub(crate) stream: u32,
-    /// Offsets in the route.
+    /// The offsets of the part in the route.
     pub(crate) range: Range<u64>,
 }
 
@@ -17,27 +17,26 @@ impl Part {
     }
 }
 
-/// Shorter parts are not worth a stream of their own.
+/// The least bytes of a part, below which a stream of its own does not pay.
 const LEAST: u64 = 1 << 20;
 
-/// Longer parts would make other transfers wait too long for a ring.
+/// The most bytes of a part, above which other transfers would wait too long for a ring.
 const MOST: u64 = 64 << 20;
 
-/// How many parts each of several lanes gets: enough that a lane that falls behind leaves the last
-/// ones to the others.
+/// The number of parts for each of several lanes: enough that the other lanes can take the last parts of a slow one.
 const PER_LANE: u64 = 4;
 
 /// Cuts within a stretch lie at multiples of this, so that they seldom cut a chunk.
 const ALIGN: u64 = 64 << 10;
 
-/// Half of what [`transload_wire`] lets a transfer have, once for cuts that have to be and once for those
-/// that are nice to have.
+/// Half of the number of streams that [`crate::wire`] allows for a transfer: once for the necessary cuts, and once for
+/// the optional ones.
 const MANY: u64 = 1024;
 
-/// Cuts the bytes of a route: at `ends`, each the end of a stretch that may be ready before the
-/// next, and where a stretch is long: where `cut` puts a cut that is wanted at a position, there or later.
+/// Divides the bytes of a route. It cuts at `ends`, where stretches end that may become ready one after another, and
+/// within long stretches. `cut` moves an optional cut to a valid position, there or later.
 ///
-/// Whatever the route, there are at most 2,048 parts.
+/// There are never more than 2,048 parts.
 pub(crate) fn split(ends: impl IntoIterator<Item = u64>, lanes: usize, cut: impl Fn(u64) -> u64) -> Vec<Part> {
     let mut ends: Vec<u64> = ends.into_iter().collect();
     let Some(&total) = ends.last() else {
@@ -52,7 +51,7 @@ pub(crate) fn split(ends: impl IntoIterator<Item = u64>, lanes: usize, cut: impl
     let even = if lanes == 1 { MOST } else { total / (lanes * PER_LANE) };
     let mut most = even.clamp(LEAST, MOST);
     if stretches > 1 {
-        // Layer by layer: parts leave when they are ready as a whole, so short ones leave early.
+        // By layer, a part is sent when all of it is ready, so short parts are sent earlier.
         most = LEAST;
     }
     let most = most.max(total.div_ceil(MANY));

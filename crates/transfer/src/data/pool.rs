@@ -1,4 +1,4 @@
-//! Buffers to gather into, a bounded number for each lane.
+//! A bounded number of send buffers for each lane.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -8,11 +8,11 @@ use std::{
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
-/// A bounded number of buffers, made when they are first needed. Clones are one pool.
+/// A bounded number of buffers, allocated when they are first needed. Clones refer to the same pool.
 ///
-/// A buffer is out from [`take`](Self::take) until the last [`Bytes`] made of it is dropped, which
-/// QUIC does as acknowledgements come in; so whoever waits for one waits for nobody but the peer. Those
-/// who wait are served in turn, one buffer at a time.
+/// A buffer is in use from [`take`](Self::take) until the last [`Bytes`] made of it is dropped, which QUIC does as
+/// acknowledgements arrive. So waiting for a buffer is waiting for the peer only. Waiting tasks are served in turn, one
+/// buffer at a time.
 #[derive(Clone, Debug)]
 pub(crate) struct BufferPool {
     inner: Arc<Inner>,
@@ -22,7 +22,7 @@ pub(crate) struct BufferPool {
 struct Inner {
     buffer_bytes: usize,
     available: Semaphore,
-    /// Last in, first out: the one used last is the one in the caches.
+    /// A stack, since the buffer that was used last is still in the caches.
     free: Mutex<Vec<Box<[u8]>>>,
 }
 
@@ -39,16 +39,14 @@ impl BufferPool {
         Self { inner: Arc::new(Inner { buffer_bytes, available: Semaphore::new(buffers), free: Mutex::default() }) }
     }
 
-    /// Bytes of a buffer.
     pub(crate) fn buffer_bytes(&self) -> usize {
         self.inner.buffer_bytes
     }
 
-    /// Waits for a buffer. Cancel-safe. Whoever waits must not hold another one that is not yet on
-    /// its way.
+    /// Waits for a buffer. Cancel-safe. The caller must not hold another buffer that is not being sent.
     pub(crate) async fn take(&self) -> Buffer {
         if let Ok(permit) = self.inner.available.acquire().await {
-            // Given back by the buffer's drop.
+            // The drop of the buffer returns the permit.
             permit.forget();
         }
         let free = self.inner.free().pop();
@@ -65,7 +63,7 @@ impl Inner {
 }
 
 impl Buffer {
-    /// The first `len` bytes, to be sent.
+    /// Returns the first `len` bytes, to be sent.
     pub(crate) fn into_bytes(mut self, len: usize) -> Bytes {
         self.len = len.min(self.bytes.len());
         Bytes::from_owner(self)

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-/// Offsets, as sorted ranges that do not touch each other.
+/// Offsets, stored as sorted ranges that do not touch each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ranges {
     ranges: Vec<Range<u64>>,
 }
 
 impl Ranges {
-    /// Adds offsets, some of which may be there already.
+    /// Adds offsets, some of which may be in the set already.
     pub(crate) fn insert(&mut self, mut range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -23,7 +23,7 @@ impl Ranges {
         self.ranges.splice(first..behind, [range]);
     }
 
-    /// Whether all of these offsets are there.
+    /// Returns whether all of these offsets are in the set.
     pub(crate) fn covers(&self, range: &Range<u64>) -> bool {
         let next = self.ranges.partition_point(|known| known.end < range.end);
         let known = self.ranges.get(next);

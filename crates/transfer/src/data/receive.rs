@@ -1,4 +1,4 @@
-//! Receiving: who decides about streams, what can be wrong with them, and streams over lanes.
+//! Receiving: the admission of streams, and streams over lanes.
 
 use std::{
     collections::HashMap,
@@ -30,27 +30,26 @@ use transload_memory::internal::settle;
 use transload_plan::ids::{AgentId, ServiceName};
 use transload_wire::internal::stream::{HEADER, StreamHeader, StreamTrailer};
 
-/// Decides which streams may place bytes, and hears what has become of them. The control plane.
+/// Decides which streams may place bytes, and gets reports about them. The control plane implements it.
 ///
-/// Called on the threads that move bytes: answers should take microseconds.
+/// It is called on the threads that move bytes, so calls should take microseconds.
 pub trait Arrivals: Send + Sync + 'static {
-    /// Where the bytes of a stream that `peer` has opened go; `None` turns it away. It has to know the
-    /// transfer, to find that its nonce is the header's and its source this peer, and that no other
-    /// stream has these bytes.
+    /// Returns the landing of a stream that `peer` has opened, or `None` to reject it. The implementation must know the
+    /// transfer, and check that the nonce in the header is the transfer's, that its source is this peer, and that no
+    /// other stream has the same bytes.
     fn admit(&self, peer: &AgentId, header: &StreamHeader) -> Admitted;
 
-    /// All bytes of a stream that was admitted are in their place, and `crc` of them is what the
-    /// trailer says.
+    /// Reports that all bytes of an admitted stream are in place, and that their checksum `crc` matches the trailer.
     fn arrived(&self, header: &StreamHeader, trailer: &StreamTrailer, crc: u32);
 
-    /// A stream that was admitted has come to nothing. Not called when its landing was fenced.
+    /// Reports that an admitted stream has failed. Not called if its landing was fenced.
     fn failed(&self, header: &StreamHeader, error: ReceiveError);
 }
 
-/// Tells where the bytes of a stream go; `None` where they go nowhere.
+/// A future for the landing of a stream; `None` rejects the stream.
 pub type Admitted = Pin<Box<dyn Future<Output = Option<Landing>> + Send>>;
 
-/// Receives streams and places their bytes. Clones share their bounds.
+/// Receives streams and places their bytes. Clones share their limits.
 #[derive(Clone)]
 pub struct Receiver {
     inner: Arc<Inner>,
@@ -59,13 +58,13 @@ pub struct Receiver {
 struct Inner {
     arrivals: Box<dyn Arrivals>,
     options: DataOptions,
-    /// Places for streams, of all peers, of each service and of each agent.
+    /// Permits for streams: of all peers, of each service, and of each agent.
     streams: Arc<Semaphore>,
     of_services: Shares<ServiceName>,
     of_peers: Shares<AgentId>,
 }
 
-/// Places of some that share them, for as long as they are there.
+/// A limited number of permits for each key, kept while the key is in use.
 #[derive(Debug)]
 struct Shares<K> {
     most: usize,
@@ -95,14 +94,15 @@ impl fmt::Debug for Receiver {
     }
 }
 
-/// Pieces taken from a lane at once: about what one batch of packets brings. More are not faster.
+/// Pieces that are taken from a lane at once: about one batch of packets. More are not faster.
 const PIECES: usize = 64;
 
-/// How many bytes memory that is done later is given at a time, as long as they keep coming: a GPU takes as long for a few packets.
+/// Asynchronous memory gets this many bytes at a time, as long as they keep arriving: a GPU takes as long for a few
+/// packets.
 const BATCH: usize = 256 << 10;
 
 impl Receiver {
-    /// One receiver serves all lanes and rings of an agent.
+    /// Makes a receiver. One receiver serves all lanes and rings of an agent.
     #[must_use]
     pub fn new(arrivals: impl Arrivals, options: &DataOptions) -> Self {
         let streams = options.streams.min(Semaphore::MAX_PERMITS);
@@ -117,15 +117,15 @@ impl Receiver {
         }
     }
 
-    /// Who decides.
+    /// Returns the object that admits streams.
     pub fn arrivals(&self) -> &dyn Arrivals {
         &*self.inner.arrivals
     }
 
     /// Receives all streams of a lane, on its thread, until the lane is gone.
     ///
-    /// Each stream that comes is read or stopped as soon as it is known where its bytes go: at once, or when its route is
-    /// bound, which nothing that its peer does holds up.
+    /// A stream is read or stopped as soon as its landing is known: at once, or when its route is bound, which the peer
+    /// cannot delay.
     pub fn serve(&self, lane: &Lane) -> JoinHandle<ConnectionLost> {
         let (this, accepting) = (self.clone(), lane.clone());
         let of_service = self.inner.of_services.get(ServiceName::from(lane.peer()));
@@ -174,10 +174,10 @@ impl Receiver {
                 arrivals.failed(&header, error);
             }
         }
-        // Settles bytes that an error has left taken and never submitted.
+        // After an error, bytes may have been taken and not submitted. Their stores are completed here.
         settle();
-        // Only now may the transfer be fenced. Its number may be used again then, and what is told of this stream must not
-        // be taken for a stream of the next.
+        // The transfer can be fenced only after this. Then its id may be reused, and a report about this stream must
+        // not be taken for one about the next transfer's.
         drop(inside);
     }
 
@@ -190,7 +190,7 @@ impl Receiver {
     }
 }
 
-/// Places the bytes of a stream, up to its end. While memory places some, the next are taken, as many as come meanwhile.
+/// Places the bytes of a stream, up to its end. While memory places some, the next are taken as they arrive.
 async fn place(
     stream: &mut DataReceiver,
     landing: &Landing,
@@ -205,13 +205,13 @@ async fn place(
             biased;
             count = stream.recv_chunks(&mut pieces) => count?,
             done = &mut under_way, if taken > 0 || !under_way.are_done() => {
-                // The peer pauses, and the memory has nothing to do.
+                // The peer pauses, and the memory is idle.
                 done?;
                 (taken, under_way) = (0, intake.submit(inside));
                 continue;
             }
         };
-        // Each is let go of while it is in the caches.
+        // Each piece is dropped while it is in the caches.
         for piece in pieces[..count.unwrap_or(0)].iter_mut().map(take) {
             intake.take(&piece, inside).await?;
             taken += piece.len();

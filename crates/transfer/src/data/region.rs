@@ -1,8 +1,8 @@
-//! Memory as agents see it: of whatever kind, and perhaps not done at once.
+//! Memory of any kind, as agents see it. It may work asynchronously.
 //!
-//! Agents ask four things of any memory: how long its allocations are, to lay a program over it, to gather the next bytes of
-//! that into a buffer, and to scatter bytes from one. Host memory has done it when the call returns. A kind that needs
-//! longer is a [`Later`]: it gives an [`Operation`], which holds up the fence of its transfer until it is done.
+//! Agents need four operations: the lengths of its allocations, laying a program over it, gathering the program's next
+//! bytes into a buffer, and scattering bytes from one. Host memory has finished when the call returns. Memory that
+//! takes longer is a [`Later`]: it returns an [`Operation`], which holds up the fence of its transfer until it is done.
 
 use std::{any::Any, fmt::Debug, ops::Range, ptr::NonNull, sync::Arc};
 
@@ -19,7 +19,7 @@ use transload_memory::Memory;
 use transload_memory::copy::{Crc32c, Cursor, MemoryStream, StreamError};
 use transload_plan::program::StreamProgram;
 
-/// The memory of one group of a rank. Clones are the same memory.
+/// The memory of one group of a rank. Clones refer to the same memory.
 #[derive(Clone, Debug)]
 pub struct Region(Kind);
 
@@ -29,12 +29,12 @@ enum Kind {
     Later(Arc<dyn Later>),
 }
 
-/// Memory that has not done what it is asked to when a call returns.
+/// Memory that works asynchronously: operations continue after the call returns.
 pub(crate) trait Later: Debug + Send + Sync {
-    /// How many bytes each of its allocations has.
+    /// Returns the length of each allocation in bytes.
     fn extents(&self) -> Vec<u64>;
 
-    /// The ordinal of the GPU that it is on, if any.
+    /// Returns the ordinal of the GPU that holds it, if any.
     fn device(&self) -> Option<u32> {
         None
     }
@@ -42,13 +42,13 @@ pub(crate) trait Later: Debug + Send + Sync {
     /// Lays a program over it.
     fn bind(&self, program: StreamProgram) -> Result<Arc<dyn LaterStream>, RegionError>;
 
-    /// Turns true when it is lost, for good.
+    /// Returns a channel that becomes true, for good, when the memory is lost.
     fn lost(&self) -> watch::Receiver<bool>;
 
-    /// Has its device reach memory of the host itself, until what this gives is dropped.
+    /// Registers host memory so that its device can access it, until the result is dropped.
     ///
     /// # Safety
-    /// The bytes are there for as long as their mapping.
+    /// The bytes stay valid for as long as `mapping` exists.
     unsafe fn register(
         &self,
         start: NonNull<u8>,
@@ -56,35 +56,36 @@ pub(crate) trait Later: Debug + Send + Sync {
         mapping: Arc<dyn Any + Send + Sync>,
     ) -> Result<Registration, RegionError>;
 
-    /// The path between agents whose memory is all on its GPU, if it is on one.
+    /// Returns the path between agents whose memory is all on its GPU, if it is on one.
     fn path(&self) -> Option<Box<dyn Provider>> {
         None
     }
 }
 
-/// A program laid over such memory. Ranges are of its stream.
+/// A program laid over such memory. Ranges are positions in the program's stream.
 pub(crate) trait LaterStream: Any + Debug + Send + Sync {
     fn bytes(&self) -> u64;
 
-    /// Gathers some bytes, at most [`WINDOW`](super::ahead::WINDOW), into a buffer that is given back with just them.
+    /// Gathers at most [`WINDOW`](super::ahead::WINDOW) bytes. The returned buffer is `into`, and contains just them.
     fn gather(&self, range: Range<u64>, into: Vec<u8>, inside: &Inside) -> Operation<Vec<u8>>;
 
-    /// Asks for room for bytes that are to be scattered. Whoever has it waits for neither another room nor a peer: there are few.
+    /// Requests room for bytes that are to be scattered. Rooms are few, so its holder must wait neither for another one
+    /// nor for a peer.
     fn room(&self, inside: &Inside) -> Operation<Box<dyn Room>>;
 
-    /// Gathers as many bytes from a position on as shared memory has room for, which is given back before the operation is
+    /// Gathers bytes from a position on until the shared memory is full. The memory is released before the operation is
     /// done.
     fn gather_into(&self, position: u64, into: Stretch, inside: &Inside) -> Operation<()>;
 
-    /// Scatters the bytes of shared memory from a position on, likewise.
+    /// Scatters the bytes of shared memory from a position on. The memory is released before the operation is done.
     fn scatter_from(&self, position: u64, from: Stretch, inside: &Inside) -> Operation<()>;
 }
 
-/// Memory of the host that bytes go through on their way to a stream.
+/// Host memory through which bytes pass on their way to a stream.
 pub(crate) trait Room: Debug + Send {
     fn bytes(&mut self) -> &mut [u8];
 
-    /// Scatters its first bytes, so many, from a position on.
+    /// Scatters its first `len` bytes from a position on.
     fn scatter(self: Box<Self>, position: u64, len: usize, inside: &Inside) -> Operation<()>;
 }
 
@@ -107,7 +108,7 @@ impl From<Arc<dyn Later>> for Region {
 }
 
 impl Region {
-    /// How many bytes each of its allocations has.
+    /// Returns the length of each allocation in bytes.
     pub fn extents(&self) -> Vec<u64> {
         match &self.0 {
             Kind::Host(memory) => {
@@ -118,7 +119,7 @@ impl Region {
         }
     }
 
-    /// The ordinal of the GPU that it is on, if any.
+    /// Returns the ordinal of the GPU that holds it, if any.
     pub fn device(&self) -> Option<u32> {
         match &self.0 {
             Kind::Host(_) => None,
@@ -126,7 +127,7 @@ impl Region {
         }
     }
 
-    /// Turns true when the memory is lost, for good; `None` where that cannot be.
+    /// Returns a channel that becomes true, for good, when the memory is lost. `None` if that is impossible.
     pub(crate) fn lost(&self) -> Option<watch::Receiver<bool>> {
         match &self.0 {
             Kind::Host(_) => None,
@@ -134,10 +135,11 @@ impl Region {
         }
     }
 
-    /// Has its device, if it lies on one, reach memory of the host, until what this gives is dropped.
+    /// Registers host memory so that the region's device can access it, until the result is dropped. `None` if the
+    /// region is not on a device.
     ///
     /// # Safety
-    /// The bytes are there for as long as their mapping.
+    /// The bytes stay valid for as long as `mapping` exists.
     pub(crate) unsafe fn register(
         &self,
         start: NonNull<u8>,
@@ -146,12 +148,12 @@ impl Region {
     ) -> Option<Result<Registration, RegionError>> {
         match &self.0 {
             Kind::Host(_) => None,
-            // SAFETY: the caller's word.
+            // SAFETY: the caller vouches for the bytes.
             Kind::Later(memory) => Some(unsafe { memory.register(start, len, mapping) }),
         }
     }
 
-    /// The path between agents whose memory is all on its GPU, if it is on one.
+    /// Returns the path between agents whose memory is all on its GPU, if it is on one.
     pub(crate) fn path(&self) -> Option<Box<dyn Provider>> {
         match &self.0 {
             Kind::Host(_) => None,
@@ -183,7 +185,7 @@ impl RegionStream {
         }
     }
 
-    /// A cursor for bytes of a range, which may be read already if it is to gather.
+    /// Makes a cursor for a range. If it is to gather, all of the range may be read already.
     pub(crate) fn cursor(&self, range: Range<u64>) -> Result<RegionCursor, StreamError> {
         Ok(match self {
             Self::Host(stream) => RegionCursor::Host(stream.cursor(range.start)?),
@@ -192,7 +194,7 @@ impl RegionStream {
     }
 }
 
-/// A place in the bytes of a program, which moves forward.
+/// A position in the bytes of a program. It moves forward only.
 #[derive(Debug)]
 pub(crate) enum RegionCursor {
     Host(Cursor),
@@ -200,7 +202,7 @@ pub(crate) enum RegionCursor {
 }
 
 impl RegionCursor {
-    /// Waits for bytes to gather, and says how many of the next can be had without waiting. Cancel-safe.
+    /// Waits for bytes to gather, and returns how many of the next can be gathered without waiting. Cancel-safe.
     pub(crate) async fn ready(&mut self, inside: &Inside) -> Result<usize, RegionError> {
         match self {
             Self::Host(_) => Ok(usize::MAX),
@@ -225,8 +227,8 @@ impl RegionCursor {
         Ok(())
     }
 
-    /// Scatters the next bytes, and adds them to `sum`. They are in their place once what [`submit`](Self::submit) gives
-    /// is done.
+    /// Scatters the next bytes, and adds them to `sum`. They are in place once the operations of
+    /// [`submit`](Self::submit) are done.
     pub(crate) async fn scatter(&mut self, bytes: &[u8], sum: &mut Crc32c, inside: &Inside) -> Result<(), RegionError> {
         match self {
             Self::Host(cursor) => cursor.scatter(bytes, Some(sum))?,
@@ -238,7 +240,7 @@ impl RegionCursor {
         Ok(())
     }
 
-    /// Hands what was scattered to the memory.
+    /// Submits the scattered bytes to the memory.
     pub(crate) fn submit(&mut self, inside: &Inside) -> Vec<Operation<()>> {
         match self {
             Self::Host(_) => Vec::new(),

@@ -1,4 +1,4 @@
-//! One side's bytes of a route, where they lie.
+//! One side's bytes of a route, in its memory.
 
 use std::{ops::Range, sync::Arc};
 
@@ -14,8 +14,8 @@ use transload_memory::internal::settle;
 use transload_plan::codec::Codec;
 use transload_plan::{Pieces, RouteStream};
 
-/// The byte stream of a route, bound to the memories of one side: all of it proved to lie in them,
-/// so that any range can be gathered or scattered without looking again. Clones are cheap.
+/// The byte stream of a route, bound to the memories of one side. All of it is proved to lie in them, so that any range
+/// can be gathered or scattered without further checks. Clones are cheap.
 #[derive(Clone, Debug)]
 pub struct RouteBytes {
     inner: Arc<Inner>,
@@ -41,14 +41,14 @@ impl Section {
         self.start + self.stream.bytes()
     }
 
-    /// A cursor for what this has of a range of the route, which begins here.
+    /// Makes a cursor for this section's part of a range of the route. The range must begin in this section.
     fn cursor(&self, range: &Range<u64>) -> Result<RegionCursor, StreamError> {
         let end = range.end.min(self.end());
         self.stream.cursor(range.start - self.start..end - self.start)
     }
 }
 
-/// Why a route cannot be bound to memory. Groups are given by their index in the plan.
+/// The reason why a route cannot be bound to memory. Groups are given by their index in the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RouteError {
@@ -60,7 +60,7 @@ pub enum RouteError {
 }
 
 impl RouteBytes {
-    /// Binds a stream to memory; `region` gives that of a group, by its index in the plan.
+    /// Binds a stream to memory. `region` returns that of a group, given the group's index in the plan.
     ///
     /// # Errors
     /// `RouteError`.
@@ -80,17 +80,17 @@ impl RouteBytes {
         Ok(Self { inner })
     }
 
-    /// How many bytes.
+    /// Returns the number of bytes.
     pub fn bytes(&self) -> u64 {
         self.inner.bytes
     }
 
-    /// How what a codec takes of it is encoded on its way.
+    /// Returns the codec of the parts that can be encoded.
     pub fn codec(&self) -> Codec {
         self.inner.codec
     }
 
-    /// The piece that begins at a position, and how many bytes it has.
+    /// Returns the piece that begins at a position, and its number of bytes.
     pub(crate) fn piece(&self, position: u64) -> (Pieces, usize) {
         let sections = &self.inner.sections;
         let section = sections.partition_point(|section| section.end() <= position);
@@ -101,7 +101,8 @@ impl RouteBytes {
         (pieces, (end - position) as usize)
     }
 
-    /// The first position from this on where a stream may be cut: any, or the end of a piece.
+    /// Returns the first position from `position` on at which a stream may be cut: with a codec the end of a piece,
+    /// otherwise any.
     pub(crate) fn cut(&self, position: u64) -> u64 {
         let sections = &self.inner.sections;
         let section = sections.partition_point(|section| section.end() < position);
@@ -114,7 +115,7 @@ impl RouteBytes {
         }
     }
 
-    /// Where the bytes of one layer lie in the stream. Empty unless the plan goes by layer and has it.
+    /// Returns the range of one layer in the stream. It is empty unless the plan goes by layer and has that layer.
     pub fn layer(&self, layer: u32) -> Range<u64> {
         let of_layer = |section: &&Section| section.layer == Some(layer);
         let mut sections = self.inner.sections.iter().filter(of_layer);
@@ -124,7 +125,7 @@ impl RouteBytes {
         first.start..sections.next_back().unwrap_or(first).end()
     }
 
-    /// Ends of the stretches that are ready one after another: of layers, or of everything.
+    /// Returns the ends of the stretches that become ready one after another: the layers, or everything at once.
     pub(crate) fn stretches(&self) -> impl Iterator<Item = u64> + '_ {
         let sections = &self.inner.sections;
         let last_of_layer = |i: usize| {
@@ -136,7 +137,7 @@ impl RouteBytes {
         ends.map(|i| sections[i].end())
     }
 
-    /// Whether the route has `len` bytes from an offset on.
+    /// Checks that the route has `len` bytes from an offset on.
     fn check(&self, offset: u64, len: u64) -> Result<(), StreamError> {
         let bytes = self.bytes();
         let end = offset.checked_add(len).filter(|end| *end <= bytes);
@@ -144,7 +145,7 @@ impl RouteBytes {
         end.map(drop).ok_or(past)
     }
 
-    /// A cursor for the bytes of a range. They may all be read from now on, if it is to gather.
+    /// Makes a cursor for a range. If it is to gather, all of the range may be read from now on.
     ///
     /// # Errors
     /// [`StreamError::PastEnd`].
@@ -163,32 +164,32 @@ impl RouteBytes {
     }
 }
 
-/// A place in a route's bytes, which moves forward.
+/// A position in a route's bytes. It moves forward only.
 #[derive(Debug)]
 pub struct RouteCursor {
     route: RouteBytes,
     section: usize,
-    /// Inside that section; `None` at the end of the route.
+    /// The cursor in that section; `None` at the end of the route.
     cursor: Option<RegionCursor>,
-    /// What it has not come to.
+    /// The bytes that are left.
     range: Range<u64>,
-    /// What sections before this one still have to do.
+    /// Unfinished operations of earlier sections.
     submitted: Operations,
 }
 
 impl RouteCursor {
-    /// Offset in the route.
+    /// Returns the offset in the route.
     pub fn position(&self) -> u64 {
         self.range.start
     }
 
-    /// How many bytes are left.
+    /// Returns the number of bytes that are left.
     pub fn remaining(&self) -> u64 {
         self.range.end - self.range.start
     }
 
-    /// Waits for bytes to gather, and says how many of the next, at most `most`, can be had without waiting: so many can be
-    /// gathered into a buffer that others wait for. At least 1, unless none are left. Cancel-safe.
+    /// Waits for bytes to gather, and returns how many of the next, at most `most`, can be gathered without waiting.
+    /// Call it before taking a buffer that others wait for. Returns at least 1, unless none are left. Cancel-safe.
     pub(crate) async fn ready(&mut self, most: usize, inside: &Inside) -> Result<usize, RegionError> {
         let most = most.min(usize::try_from(self.remaining()).unwrap_or(usize::MAX));
         let Some((cursor, section)) = self.section(0, most) else {
@@ -224,8 +225,8 @@ impl RouteCursor {
         Ok(())
     }
 
-    /// Scatters the next bytes, and adds them to `sum`. They are in their place once what [`submit`](Self::submit) gives
-    /// is done. Waits where memory has no room for them.
+    /// Scatters the next bytes, and adds them to `sum`. They are in place once the operations of
+    /// [`submit`](Self::submit) are done. Waits while memory has no room for them.
     pub(crate) async fn scatter(&mut self, bytes: &[u8], sum: &mut Crc32c, inside: &Inside) -> Result<(), RegionError> {
         self.check(bytes.len())?;
         let mut done = 0;
@@ -238,7 +239,7 @@ impl RouteCursor {
         Ok(())
     }
 
-    /// Hands what was scattered to the memory. To be called on the thread that has scattered it.
+    /// Submits the scattered bytes to the memory. Must be called on the thread that scattered them.
     pub(crate) fn submit(&mut self, inside: &Inside) -> Operations {
         settle();
         if let Some(cursor) = &mut self.cursor {
@@ -247,9 +248,9 @@ impl RouteCursor {
         std::mem::take(&mut self.submitted)
     }
 
-    /// Moves over the next `len` bytes, for a caller that gathers to where no slice may be made, or scatters from there:
-    /// calls `each` with every section's cursor and the range of the `len` bytes that lie there. What that asks of memory is
-    /// [submitted](Self::submit) with the rest.
+    /// Moves over the next `len` bytes, for a caller that gathers into or scatters from memory of which no slice may be
+    /// made. Calls `each` with every section's cursor and the range of the `len` bytes that lie there. Returned
+    /// operations are [submitted](Self::submit) with the others.
     pub(crate) fn each_section<E: From<StreamError>>(
         &mut self,
         len: usize,
@@ -274,7 +275,8 @@ impl RouteCursor {
         }
     }
 
-    /// The current section's cursor, and which of `len` bytes lie there once `done` of them are done; `None` when all are.
+    /// Returns the current section's cursor, and which of `len` bytes lie there after the first `done`. `None` when all
+    /// are done.
     fn section(&mut self, done: usize, len: usize) -> Option<(&mut RegionCursor, Range<usize>)> {
         let end = self.route.inner.sections.get(self.section)?.end();
         let left = usize::try_from(end - self.position()).unwrap_or(usize::MAX);
@@ -282,12 +284,12 @@ impl RouteCursor {
         self.cursor.as_mut().filter(|_| done < len).zip(Some(bytes))
     }
 
-    /// Notes that the current section's cursor has moved.
+    /// Records that the current section's cursor has moved.
     fn moved(&mut self, bytes: usize, inside: &Inside) -> Result<(), StreamError> {
         self.range.start += bytes as u64;
         let sections = &self.route.inner.sections;
         if self.position() == sections[self.section].end() {
-            // The next section may have to wait, and never be waited for.
+            // Submitted now, because the next section may never become ready.
             settle();
             if let Some(cursor) = &mut self.cursor {
                 self.submitted.push(cursor.submit(inside));

@@ -1,4 +1,4 @@
-//! Host memory that another process has mapped too, where a path has bytes on their way.
+//! Host memory of a path that another process has mapped, too.
 
 use std::any::Any;
 use std::fmt;
@@ -12,9 +12,10 @@ use memmap2::MmapRaw;
 use super::operation::RegionError;
 use super::region::Region;
 
-/// Memory of a path, which a device may gather into and scatter from where it is registered with the device's driver.
+/// Memory of a path. If it is registered with a device's driver, the device gathers into it and scatters from it
+/// directly.
 ///
-/// The other process can read and write it at any time, so its bytes are reached by pointers only.
+/// The other process can read and write it at any time, so its bytes are accessed through pointers only.
 pub(crate) struct SharedMemory {
     start: NonNull<u8>,
     len: usize,
@@ -22,32 +23,32 @@ pub(crate) struct SharedMemory {
     mapping: Option<Mapping>,
 }
 
-/// What a device needs to reach memory, for as long as it is there.
+/// A registration, which lets a device access memory while it exists.
 pub(crate) type Registration = Box<dyn Any + Send + Sync>;
 
 struct Mapping {
     registration: OnceLock<Registration>,
-    /// A registration keeps it as well.
+    /// Kept by a registration as well.
     map: Arc<MmapRaw>,
 }
 
-// SAFETY: an address that any thread may use while the mapping is there, which is this one's.
+// SAFETY: any thread may use the address while the mapping exists, which this value owns.
 unsafe impl Send for SharedMemory {}
-// SAFETY: as above; what is there is reached by pointers only.
+// SAFETY: as above; the bytes are accessed through pointers only.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
     pub(crate) fn new(map: MmapRaw) -> Arc<Self> {
         let (start, len) = (map.as_mut_ptr(), map.len());
         Arc::new(Self {
-            // No mapping begins at 0.
+            // A mapping never begins at 0.
             start: NonNull::new(start).unwrap_or(NonNull::dangling()),
             len,
             mapping: Some(Mapping { registration: OnceLock::new(), map: Arc::new(map) }),
         })
     }
 
-    /// The first byte. All [`len`](Self::len) are mapped for as long as this is there.
+    /// Returns the address of the first byte. All [`len`](Self::len) bytes are mapped for as long as this exists.
     pub(crate) fn as_mut_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -56,11 +57,11 @@ impl SharedMemory {
         self.len
     }
 
-    /// Has it registered with the driver of the first of these regions that lies on a device and whose driver takes it: once,
-    /// for all devices. Takes as long as it takes to pin every page.
+    /// Registers the memory once, for all devices, with the first driver of these regions' devices that accepts it. It
+    /// takes as long as pinning every page.
     ///
     /// # Errors
-    /// The first driver's, where none takes it. Bytes then go through buffers of the device's own.
+    /// The error of the first driver, if none accepts it. Then bytes pass through the devices' own buffers.
     pub(crate) fn register(&self, regions: &[Region]) -> Result<(), RegionError> {
         let Some(mapping) = &self.mapping else {
             return Ok(());
@@ -91,8 +92,8 @@ impl Drop for SharedMemory {
         let registered = self.is_registered();
         let mapping = self.mapping.take();
         if registered {
-            // A driver may take it back only when all is done that was submitted to the device. The last who had this may be
-            // the device's own thread, which must not wait for that. Where there is no thread, it has to.
+            // A driver unregisters memory only when everything submitted to the device is done. The last owner of this
+            // may be the device's own thread, which must not wait for that. If no thread can be started, it must.
             let unpin = thread::Builder::new().name("transload-unpin".to_owned());
             let _ = unpin.spawn(move || drop(mapping));
         }
@@ -108,20 +109,20 @@ impl fmt::Debug for SharedMemory {
     }
 }
 
-/// Bytes of such memory that are lent to an operation, until it drops this.
+/// Bytes of shared memory that are lent to an operation, until it drops this.
 #[derive(Debug)]
 pub(crate) struct Stretch {
     memory: Arc<SharedMemory>,
     range: Range<usize>,
-    /// Tells who has lent it that it is out.
+    /// A clone of the lender's token, by which it knows that the bytes are lent.
     lent: Arc<()>,
 }
 
 impl Stretch {
-    /// Lends bytes; they are out for as long as there is a clone of `lent` more than there was.
+    /// Lends bytes. They count as lent while the returned value, and with it a clone of `lent`, exists.
     ///
     /// # Safety
-    /// Until then nothing else in this process writes to them, nor reads them if this is to be written to.
+    /// Until then nothing else in this process writes to them, nor reads them if the operation writes to them.
     ///
     /// # Panics
     /// If they do not lie in the memory.
@@ -138,32 +139,32 @@ impl Stretch {
         self.range.is_empty()
     }
 
-    /// Takes the first bytes off, so many at most.
+    /// Splits off the first bytes, at most `most`.
     pub(crate) fn split_front(&mut self, most: usize) -> Self {
         let (start, middle) = (self.range.start, self.range.start + self.len().min(most));
         self.range.start = middle;
         Self { memory: self.memory.clone(), range: start..middle, lent: self.lent.clone() }
     }
 
-    /// The first byte. All [`len`](Self::len) may be read and written while this is there.
+    /// Returns the address of the first byte. All [`len`](Self::len) bytes may be read and written while this exists.
     pub(crate) fn start(&self) -> NonNull<u8> {
         // SAFETY: the range lies in the mapping.
         unsafe { self.memory.start.add(self.range.start) }
     }
 
-    /// Whether a device reaches these bytes itself.
+    /// Returns whether a device can access these bytes directly.
     pub(crate) fn is_registered(&self) -> bool {
         self.memory.is_registered()
     }
 
-    /// Copies as many bytes to here.
+    /// Copies `bytes` to here, as far as they fit.
     pub(crate) fn put(&mut self, bytes: &[u8]) {
         let len = self.len().min(bytes.len());
-        // SAFETY: they lie in the mapping, and are left alone by whoever has lent them; `bytes` is private memory.
+        // SAFETY: the range lies in the mapping, and its lender leaves it alone; `bytes` is private memory.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start().as_ptr(), len) };
     }
 
-    /// Copies as many bytes from here. The other process may write to them meanwhile.
+    /// Copies bytes from here, as far as they fit. The other process may write to them meanwhile.
     pub(crate) fn get(&self, into: &mut [u8]) {
         let len = self.len().min(into.len());
         // SAFETY: as in `put`.

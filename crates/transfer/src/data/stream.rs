@@ -1,7 +1,7 @@
-//! Streams as bytes: what a path carries that has no buffers of its own to gather into, or to scatter from.
+//! Streams as plain bytes, for paths without buffers of their own to gather into or scatter from.
 //!
-//! The sender fills buffers until a stream is through; the receiver hands over what arrives, cut anywhere. Lanes and rings
-//! do the same with fewer copies.
+//! The sender fills buffers until a stream ends; the receiver takes what arrives, cut anywhere. Lanes and rings do the
+//! same with fewer copies.
 
 use std::mem::{replace, take};
 
@@ -17,8 +17,8 @@ use transload_memory::copy::Crc32c;
 use transload_plan::ids::AgentId;
 use transload_wire::internal::stream::{HEADER, StreamHeader, StreamTrailer};
 
-/// One stream of a transfer on its way out. Dropping it before its end leaves the transfer short of it; whoever
-/// does so [fails](Self::fail) it.
+/// One outgoing stream of a transfer. If it is dropped before its end, the transfer never completes, so call
+/// [`fail`](Self::fail) instead.
 #[derive(Debug)]
 pub struct OutStream {
     outgoing: Outgoing,
@@ -31,7 +31,7 @@ pub struct OutStream {
 }
 
 impl Outgoing {
-    /// Waits for the next stream that may be read; `None` when all have been taken, or the transfer is stopped.
+    /// Waits for the next stream that may be read. Returns `None` when all were taken, or the transfer is stopped.
     pub async fn next_stream(&self) -> Option<OutStream> {
         let inside = self.enter()?;
         let part = inside.unless_raised(self.next_part()).await??;
@@ -50,9 +50,9 @@ impl Outgoing {
 }
 
 impl OutStream {
-    /// Fills a buffer of at least [`HEADER`] bytes with what comes next of the stream: its header, its bytes, its trailer.
-    /// Gives it back, and how many bytes that are: 0 once all of it was taken. `None` where the transfer is stopped, or has
-    /// failed. Cancel-safe, but for the buffer.
+    /// Fills a buffer of at least [`HEADER`] bytes with the next bytes of the stream: its header, its body, its
+    /// trailer. Returns the buffer and the number of bytes, which is 0 at the end. Returns `None` if the transfer is
+    /// stopped or has failed. Cancel-safe, except that the buffer is lost.
     pub async fn fill(&mut self, mut buffer: Box<[u8]>) -> Option<(Box<[u8]>, usize)> {
         if self.inside.is_raised() {
             return None;
@@ -88,31 +88,31 @@ impl OutStream {
         Some((buffer, trailer.len()))
     }
 
-    /// Tells that the stream is on its way with all its bytes.
+    /// Reports that the stream is sent completely.
     pub fn written(self) {
         let (stream, bytes) = (self.part.stream, self.part.bytes());
         self.outgoing.tell(SendEvent::Written { stream, bytes });
     }
 
-    /// Fails the transfer, since its path has failed.
+    /// Fails the transfer because its path has failed.
     pub fn fail(self, why: impl Into<BoxError>) {
         let error = SendError::Path(why.into());
         self.outgoing.fail(Some(self.part.stream), error);
     }
 }
 
-/// One stream that arrives.
+/// One incoming stream.
 #[derive(Debug)]
 pub struct InStream {
     receiver: Receiver,
     header: StreamHeader,
     pub(crate) intake: Intake,
-    /// The operations that place the bytes that were taken last.
+    /// The operations that place the last bytes taken.
     under_way: Operations,
 }
 
 impl Receiver {
-    /// Asks where the bytes of a stream that `peer` has begun go; `None` turns it away.
+    /// Asks for the landing of a stream that `peer` has begun. Returns `None` if it is rejected.
     pub async fn begin(&self, peer: &AgentId, header: &[u8; HEADER]) -> Option<InStream> {
         let header = StreamHeader::decode(header)
             .inspect_err(|error| tracing::debug!(%peer, %error, "skipped a stream without a header"))
@@ -129,13 +129,13 @@ impl Receiver {
 }
 
 impl InStream {
-    /// Takes bytes that have come behind the header, and waits until those before them are in their place. `None` where no more
-    /// are wanted: the transfer is fenced, or has failed.
+    /// Takes bytes that follow the header, and waits until the earlier ones are in place. Returns `None` if no more are
+    /// wanted, because the transfer is fenced or has failed.
     pub async fn take(mut self, bytes: &[u8]) -> Option<Self> {
         let inside = self.intake.enter()?;
         let placed = async {
             let taken = self.intake.take(bytes, &inside).await;
-            // Also what is wrong is settled: stores of the host may still be on their way.
+            // Done even after an error, since stores of the host may still be in flight.
             let submitted = self.intake.submit(&inside);
             taken?;
             Ok(replace(&mut self.under_way, submitted).await?)
@@ -149,8 +149,8 @@ impl InStream {
         }
     }
 
-    /// Ends the stream, whole or not, once all that was taken is in its place. A transfer of which this is dropped before it
-    /// is done is told of nothing, and stalls.
+    /// Ends the stream, complete or not, once all bytes taken are in place. If this future is dropped earlier, the end
+    /// is not reported, and the transfer stalls.
     pub async fn end(mut self) {
         let Some(inside) = self.intake.enter() else {
             return;
@@ -162,9 +162,9 @@ impl InStream {
         }
     }
 
-    /// The stream has ended, and nothing of it is under way.
+    /// Reports the end of the stream, of which nothing is in progress any more.
     pub(crate) fn tell(self) {
-        // What is told of a transfer that is fenced could be taken for the next of its number.
+        // After the fence the transfer's id may be reused, and the report could be taken for the next transfer's.
         let Some(_inside) = self.intake.enter() else {
             return;
         };
@@ -175,7 +175,7 @@ impl InStream {
         }
     }
 
-    /// The stream has come to nothing. To be called inside of its fence.
+    /// Reports that the stream has failed. Must be called while its fence grants access.
     pub(crate) fn fail(self, error: ReceiveError) {
         self.receiver.arrivals().failed(&self.header, error);
     }

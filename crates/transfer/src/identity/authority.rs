@@ -22,7 +22,7 @@ use super::{
 use transload_plan::ids::{ClusterName, ServiceName};
 use transload_wire::Roles;
 
-/// The time in which a certificate is valid.
+/// The period in which a certificate is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     /// The first moment.
@@ -32,7 +32,8 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// From now, `days` days long. It starts an hour ago, so that hosts whose clocks lag accept the certificate.
+    /// Returns a period of `days` days from now. It starts an hour ago, so that hosts whose clocks lag accept the
+    /// certificate.
     #[must_use]
     pub fn days(days: u32) -> Self {
         const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -40,20 +41,20 @@ impl Validity {
         Self { from: now.checked_sub(HOUR).unwrap_or(now), until: now.checked_add(HOUR * 24 * days).unwrap_or(now) }
     }
 
-    /// Whether less than a tenth of it is left.
+    /// Returns whether less than a tenth of the period is left.
     pub(super) fn is_ending(&self, now: SystemTime) -> bool {
         let left = self.until.duration_since(now).unwrap_or_default();
         left < self.until.duration_since(self.from).unwrap_or_default() / 10
     }
 
-    /// A year, as agents get.
+    /// Returns the usual period for agents: a year.
     #[must_use]
     pub fn of_agent() -> Self {
         Self::days(365)
     }
 }
 
-/// The certificate authority of one cluster. It makes the [`Identity`] of each agent.
+/// The certificate authority of a cluster. It makes the [`Identity`] of each agent.
 pub struct Authority {
     cluster: ClusterName,
     certificate: CertificateDer<'static>,
@@ -62,29 +63,29 @@ pub struct Authority {
     pub(super) ticket_secret: TicketSecret,
 }
 
-/// Why an authority or a certificate could not be made.
+/// The reason why an authority or a certificate could not be made.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AuthorityError {
-    /// The operating system gave no randomness.
+    /// The operating system provides no randomness.
     #[error("no randomness")]
     Random(#[from] io::Error),
     /// Making a key or signing a certificate failed.
     #[error("the certificate could not be made")]
     Certificate(#[from] rcgen::Error),
-    /// The certificate at hand is not one of an authority of this project.
+    /// The certificate is not one of a Transload authority.
     #[error("not the certificate of an authority")]
     NotAnAuthority(#[from] PeerIdentityError),
-    /// What was made does not serve: asked for with a validity that has ended, for instance.
+    /// The new certificate is invalid, for example because its validity has ended.
     #[error("the certificate that was made does not serve")]
     Identity(#[from] IdentityError),
 }
 
 impl Authority {
-    /// A new authority, for ten years, with a key and a ticket key of its own.
+    /// Makes an authority for ten years, with a new key and a new ticket key.
     ///
     /// # Errors
-    /// [`AuthorityError`], when the system has no randomness.
+    /// [`AuthorityError`] if the system provides no randomness.
     pub fn new(cluster: ClusterName) -> Result<Self, AuthorityError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let validity = Validity::days(3650);
@@ -102,7 +103,7 @@ impl Authority {
         })
     }
 
-    /// Makes an authority of the parts that its files hold.
+    /// Makes an authority from the contents of its files.
     pub(super) fn from_parts(
         certificate: CertificateDer<'static>,
         key_pem: &str,
@@ -113,19 +114,19 @@ impl Authority {
         Ok(Self { cluster, validity: certificate::validity(&certificate)?, certificate, issuer, ticket_secret })
     }
 
-    /// The cluster that this authority vouches for.
+    /// Returns the cluster of this authority.
     #[must_use]
     pub fn cluster(&self) -> &ClusterName {
         &self.cluster
     }
 
-    /// The authority's certificate.
+    /// Returns the authority's certificate.
     #[must_use]
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
 
-    /// Until when the authority's certificate is valid.
+    /// Returns the end of the authority's validity.
     #[must_use]
     pub fn valid_until(&self) -> SystemTime {
         self.validity.until
@@ -136,10 +137,10 @@ impl Authority {
         self.issue_for(service, roles, Validity::of_agent())
     }
 
-    /// Makes the identity of a service for a time of your choice.
+    /// Makes the identity of a service with the given validity.
     ///
     /// # Errors
-    /// [`AuthorityError`]; among others when that time does not include now.
+    /// [`AuthorityError`], also if the validity does not include the present.
     pub fn issue_for(
         &self,
         service: &ServiceName,
@@ -151,8 +152,8 @@ impl Authority {
         Ok(Identity::new(vec![certificate], key, vec![self.certificate.clone()], self.ticket_secret.clone())?)
     }
 
-    /// Signs a certificate for any URIs and time. What it says is not looked at, so tests make their
-    /// bad certificates here too.
+    /// Signs a certificate for any URIs and validity. These are not checked, so tests use this for bad certificates,
+    /// too.
     pub(crate) fn sign(
         &self,
         uris: &[&str],
@@ -177,7 +178,7 @@ impl fmt::Debug for Authority {
     }
 }
 
-/// What the certificates of agents and authorities have in common.
+/// Makes the parameters that the certificates of agents and authorities share.
 fn params(common_name: String, uris: &[&str], validity: Validity) -> Result<CertificateParams, rcgen::Error> {
     let mut params = CertificateParams::default();
     let mut name = DistinguishedName::new();

@@ -1,7 +1,6 @@
-//! Reading who somebody is out of a certificate.
+//! Reads identities from certificates.
 //!
-//! Only certificates whose chain was verified come here on a connection; this still reads them as
-//! bytes from a stranger.
+//! On a connection, a certificate's chain was verified before. It is still parsed as untrusted input.
 
 use rustls_pki_types::CertificateDer;
 use thiserror::Error;
@@ -11,52 +10,52 @@ use super::authority::Validity;
 use super::name::{PeerIdentity, SCHEME, UriError, authority_uri, parse_authority_uri};
 use transload_plan::ids::{ClusterName, ServiceName};
 
-/// The largest certificate that is looked at, in bytes; ours have about 500.
+/// The largest accepted certificate in bytes. Certificates of agents have about 500.
 pub(crate) const MAX_CERTIFICATE_BYTES: usize = 16 * 1024;
 
-/// Why a certificate does not say who its holder is, or says somebody else.
+/// The reason why a certificate does not name its holder, or names another one than expected.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PeerIdentityError {
     /// The peer presented no certificate.
     #[error("no certificate")]
     NoCertificate,
-    /// The certificate is larger than any that serves here.
+    /// The certificate is too large.
     #[error("the certificate has {actual} bytes; {limit} are allowed")]
     TooLarge { limit: usize, actual: usize },
-    /// The bytes are no X.509 certificate, or one with malformed names.
+    /// The bytes are not an X.509 certificate, or its names are malformed.
     #[error("not a well-formed X.509 certificate")]
     Malformed,
     /// No subject alternative name is a `transload:` URI.
     #[error("the certificate names no agent: it has no {SCHEME} URI in its alternative names")]
     Nobody,
-    /// Several are, and it must be clear who the peer is.
+    /// Several are, although the identity must be unambiguous.
     #[error("the certificate has {count} {SCHEME} URIs; there must be exactly one")]
     Ambiguous { count: usize },
-    /// The URI is not one of an identity.
+    /// The URI is not that of an agent.
     #[error("the certificate's {SCHEME} URI is not one of an agent")]
     Uri(#[from] UriError),
     /// The holder belongs to another cluster.
     #[error("the certificate is of cluster {actual}, not {expected}")]
     WrongCluster { expected: ClusterName, actual: ClusterName },
-    /// The holder is of another service than the one that was meant to be reached.
+    /// The holder belongs to another service than the one that was dialled.
     #[error("the certificate is of service {actual}, not {expected}")]
     WrongService { expected: ServiceName, actual: ServiceName },
 }
 
 impl PeerIdentity {
-    /// Who `certificate` says its holder is.
+    /// Reads the identity from a certificate.
     ///
-    /// This reads, it does not verify: the connection that the certificate came over has done that.
+    /// This does not verify the certificate; the connection on which it came has done that.
     ///
     /// # Errors
-    /// `PeerIdentityError`, if it does not say so in exactly one well-formed URI.
+    /// [`PeerIdentityError`] unless the certificate has exactly one well-formed URI of an agent.
     pub fn from_certificate(certificate: &CertificateDer<'_>) -> Result<Self, PeerIdentityError> {
         let uri = identity_uri(certificate)?;
         Ok(uri.parse()?)
     }
 
-    /// Checks that this is a service of `cluster` and, if given, the service `expected`.
+    /// Checks that the identity is of `cluster` and, if given, of the service `expected`.
     ///
     /// # Errors
     /// `PeerIdentityError::WrongCluster` or `PeerIdentityError::WrongService`.
@@ -73,7 +72,6 @@ impl PeerIdentity {
     }
 }
 
-/// The cluster that an authority's own certificate names.
 pub(super) fn cluster_of_authority(certificate: &CertificateDer<'_>) -> Result<ClusterName, PeerIdentityError> {
     let uri = identity_uri(certificate)?;
     let cluster = parse_authority_uri(&uri)?;
@@ -81,7 +79,7 @@ pub(super) fn cluster_of_authority(certificate: &CertificateDer<'_>) -> Result<C
     Ok(cluster)
 }
 
-/// When a certificate is valid.
+/// Returns the period in which a certificate is valid.
 pub(super) fn validity(certificate: &CertificateDer<'_>) -> Result<Validity, PeerIdentityError> {
     let certificate = read(certificate)?;
     let validity = certificate.validity();
@@ -98,8 +96,8 @@ fn read<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, 
     }
 }
 
-/// The one `transload:` URI among the certificate's subject alternative names. Names of other kinds
-/// and schemes may be there too.
+/// Returns the only `transload:` URI among the certificate's subject alternative names. Names of other kinds and
+/// schemes are ignored.
 fn identity_uri(certificate: &CertificateDer<'_>) -> Result<String, PeerIdentityError> {
     let certificate = read(certificate)?;
     let names = certificate.subject_alternative_name();

@@ -20,25 +20,25 @@ use super::{
 };
 use transload_plan::ids::{NameError, ServiceName};
 
-/// The authority's files have this stem, so no agent may be called so.
+/// The stem of the authority's files. No agent can have this name.
 const AUTHORITY: &str = "ca";
 const AUTHORITY_CERTIFICATE: &str = "ca.pem";
 const AUTHORITY_KEY: &str = "ca.key";
 const TICKET_KEY: &str = "ticket.key";
 
-/// What a file of a key should hold.
+/// The expected contents of a key file, for errors.
 const PRIVATE_KEY: &str = "a private key in PEM";
 
-/// The modes of what only its owner may read, and of what anybody may.
+/// The modes of secret files and of public ones.
 const SECRET: u32 = 0o600;
 const PUBLIC: u32 = 0o644;
 /// The mode of a folder with keys.
 const FOLDER: u32 = 0o700;
 
-/// The largest file that is read, in bytes: a chain of a few certificates.
+/// The largest file that is read, in bytes. It suffices for a chain of a few certificates.
 const MAX_FILE_BYTES: u64 = 8 * MAX_CERTIFICATE_BYTES as u64;
 
-/// Why an identity or an authority could not be read from its folder, or written there.
+/// The reason why an identity or an authority could not be read from its folder, or written there.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -46,26 +46,26 @@ pub enum IdentityFileError {
     /// A file could not be read or written.
     #[error("{path}: {source}", path = .path.display())]
     Io { path: PathBuf, source: io::Error },
-    /// A file exists already and is not overwritten: it may hold the only copy of a key.
+    /// A file exists already. It is not overwritten, since it may hold the only copy of a key.
     #[error("{path} exists already", path = .path.display())]
     Exists { path: PathBuf },
     /// A file is larger than any that belongs here.
     #[error("{path} is larger than {MAX_FILE_BYTES} bytes", path = .path.display())]
     TooLarge { path: PathBuf },
-    /// A file does not hold what it should.
+    /// A file has other contents than expected.
     #[error("{path} does not hold {what}", path = .path.display())]
     Content { path: PathBuf, what: &'static str },
-    /// The folder has no agent, or several of which one must be named.
+    /// The folder has no agent, or several of which one must be chosen.
     #[error(
         "{dir} has {}; say which agent is meant",
         if .names.is_empty() { "no agent's certificate".to_owned() } else { format!("several agents ({})", .names.join(", ")) },
         dir = .dir.display()
     )]
     WhichAgent { dir: PathBuf, names: Vec<String> },
-    /// No file can be called after this agent.
+    /// Files cannot be named after this agent.
     #[error("an agent whose files are in a folder cannot be called {0:?}")]
     ReservedName(String),
-    /// The agent's name is none.
+    /// The agent's name is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
     /// The files do not make an identity.
@@ -89,11 +89,11 @@ impl IdentityFileError {
 }
 
 impl Identity {
-    /// Reads the identity of the one agent that has its files in `dir`.
+    /// Reads the identity of the only agent that has files in `dir`.
     ///
     /// # Errors
-    /// [`IdentityFileError`]; [`WhichAgent`](IdentityFileError::WhichAgent) lists the agents where
-    /// there are several, to be read with [`load_agent`](Self::load_agent).
+    /// [`IdentityFileError`]; if there are several agents, [`WhichAgent`](IdentityFileError::WhichAgent) lists them for
+    /// [`load_agent`](Self::load_agent).
     pub fn load(dir: impl AsRef<Path>) -> Result<Self, IdentityFileError> {
         let dir = dir.as_ref();
         let names = names_in(dir)?;
@@ -103,13 +103,13 @@ impl Identity {
         }
     }
 
-    /// Reads the identity of the agent whose files are called `name`.
+    /// Reads the identity of the agent called `name`.
     pub fn load_agent(dir: impl AsRef<Path>, name: &ServiceName) -> Result<Self, IdentityFileError> {
         load(dir.as_ref(), file_stem(name)?)
     }
 
-    /// Writes certificate, key, the authority's certificate and the ticket key into `dir`, making
-    /// the folder if need be. The shared files may be there already, if they are the same.
+    /// Writes the certificate, the key, the authority's certificate and the ticket key into `dir`, and creates the
+    /// folder if necessary. The last two files may exist already with the same contents.
     ///
     /// # Errors
     /// [`IdentityFileError`]; nothing that exists is overwritten.
@@ -125,7 +125,7 @@ impl Identity {
 }
 
 impl Authority {
-    /// Reads an authority, to issue further certificates.
+    /// Reads an authority, so that it can issue further certificates.
     pub fn load(dir: impl AsRef<Path>) -> Result<Self, IdentityFileError> {
         let dir = dir.as_ref();
         let path = dir.join(AUTHORITY_KEY);
@@ -153,7 +153,7 @@ impl Authority {
     }
 }
 
-/// The agents that have a certificate in `dir`, in alphabetical order.
+/// Returns the names of agents with a certificate in `dir`, in alphabetical order.
 ///
 /// # Errors
 /// [`IdentityFileError::Io`].
@@ -174,16 +174,15 @@ fn paths_in(dir: &Path) -> Result<Vec<PathBuf>, IdentityFileError> {
     entries.map(|entry| Ok(entry.map_err(io)?.path())).collect()
 }
 
-/// What the files of an identity hold.
 pub(super) struct Contents {
     pub(super) origin: Renewals,
-    /// Certificates, key, and those of authorities.
+    /// The agent's certificates, its key, and the authorities' certificates.
     files: [Vec<u8>; 3],
     ticket_secret: TicketSecret,
 }
 
 impl Contents {
-    /// Reads the files. What is read while they are being replaced may be of two generations.
+    /// Reads the files. While they are being replaced, the result may mix two generations.
     pub(super) fn read(dir: &Path, name: &str) -> Result<Self, IdentityFileError> {
         let files = [
             read(&dir.join(format!("{name}.pem")))?,
@@ -192,7 +191,7 @@ impl Contents {
         ];
         let ticket_secret = read_ticket_secret(dir)?;
         let mut digest = blake3::Hasher::new();
-        // Not the key of tickets, which is read when an agent starts and never again.
+        // The ticket key is not included: it is read when an agent starts and never again.
         for file in &files {
             digest.update(&(file.len() as u64).to_le_bytes());
             digest.update(file);
@@ -202,7 +201,6 @@ impl Contents {
         Ok(Self { origin: Renewals { dir, name, digest }, files, ticket_secret })
     }
 
-    /// Makes an identity of them.
     pub(super) fn parse(self) -> Result<Identity, IdentityFileError> {
         let Renewals { dir, name, .. } = self.origin.clone();
         let content = |end, what| IdentityFileError::content(&dir, format!("{name}.{end}"), what);
@@ -249,8 +247,8 @@ fn save_shared(dir: &Path, authority: &str, ticket_secret: &TicketSecret) -> Res
     write_same(&key, ticket_secret.as_bytes(), SECRET)
 }
 
-/// Makes a folder that only its owner may enter, whatever the umask. One that is there is left as it is: it
-/// may hold other things, and the keys in it are closed by themselves.
+/// Creates a folder that only its owner may enter, whatever the umask. An existing folder is not changed: it may have
+/// other contents, and the key files have safe modes themselves.
 fn make_dir(dir: &Path) -> Result<(), IdentityFileError> {
     let io = |source| IdentityFileError::io(dir, source);
     if let Some(parent) = dir.parent() {
@@ -274,13 +272,13 @@ fn read(path: &Path) -> Result<Vec<u8>, IdentityFileError> {
     Ok(bytes)
 }
 
-/// Writes a file that must not exist.
+/// Writes a new file. Fails if it exists.
 fn write_new(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>, mode: u32) -> Result<(), IdentityFileError> {
     let path = path.as_ref();
     let write = || {
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
         if mode == SECRET {
-            // The umask may have taken the owner's own rights away.
+            // The umask may have removed the owner's own permissions.
             file.set_permissions(fs::Permissions::from_mode(mode))?;
         }
         file.write_all(bytes.as_ref())?;
@@ -292,7 +290,7 @@ fn write_new(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>, mode: u32) -> Resu
     })
 }
 
-/// Writes a file that must not exist with other contents.
+/// Writes a file, which may exist with the same contents.
 fn write_same(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityFileError> {
     match write_new(path, bytes, mode) {
         Err(IdentityFileError::Exists { .. }) if read(path)? == bytes => Ok(()),
@@ -300,7 +298,7 @@ fn write_same(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityFileEr
     }
 }
 
-/// The keys in `dir` that others than their owner can read, each with its mode.
+/// Returns the keys in `dir` that users other than their owner can read, each with its mode.
 ///
 /// # Errors
 /// [`IdentityFileError::Io`].
@@ -313,8 +311,8 @@ pub fn open_keys(dir: impl AsRef<Path>) -> Result<Vec<(PathBuf, u32)>, IdentityF
     Ok(keys)
 }
 
-/// The mode of a key that others can read. Where the file is not ours, its group is what lets us read it: so
-/// container platforms mount secrets.
+/// Returns the mode of a key if others can read it. A file of another owner may be readable by its group, since
+/// container platforms mount secrets like that.
 fn open_mode(path: &Path) -> Option<u32> {
     let metadata = fs::metadata(path).ok()?;
     let mode = metadata.permissions().mode() & 0o777;
@@ -323,8 +321,8 @@ fn open_mode(path: &Path) -> Option<u32> {
     (mode & others != 0).then_some(mode)
 }
 
-/// Says so when others can read a secret. It is no error: container platforms often mount secrets
-/// with the modes they like.
+/// Logs a warning if others can read a secret. It is no error, because container platforms often choose the modes of
+/// mounted secrets.
 fn warn_if_open(path: &Path) {
     if let Some(mode) = open_mode(path) {
         tracing::warn!(

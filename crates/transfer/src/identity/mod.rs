@@ -1,13 +1,12 @@
-//! Who an agent is, and how it proves it.
+//! Identities of agents, and their proof.
 //!
-//! A **cluster** is everything that one [`Authority`] (a certificate authority) vouches for. Each
-//! agent of it holds an [`Identity`]: a certificate, its key, the authority's certificate and the
-//! key with which the cluster's tickets are authenticated. The certificate names the agent's service
-//! in one URI, a [`PeerIdentity`], and the layers above go by nothing else. Host names play no part:
-//! agents move between hosts, several share one, and the address that is advertised is often not
-//! the one that is bound.
+//! A **cluster** is everything that one [`Authority`] (a certificate authority) vouches for. Each of its agents holds
+//! an [`Identity`]: a certificate, its key, the authority's certificate, and the key that authenticates the cluster's
+//! tickets. The certificate names the agent's service in one URI, a [`PeerIdentity`], and everything else relies on
+//! that alone. Host names play no part: agents move between hosts, several share one, and the advertised address is
+//! often not the bound one.
 //!
-//! Two certificates in `ca.pem` are both trusted, so that an authority can be replaced.
+//! `ca.pem` may contain several certificates, which are all trusted, so that an authority can be replaced.
 //!
 //! On disk an authority and its agents are a folder of mode 0700, as `transload certs init DIR` writes it:
 //!

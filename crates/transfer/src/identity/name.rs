@@ -1,4 +1,4 @@
-//! Names of clusters, services and instances, and the URI that carries the first two in a certificate.
+//! Names of clusters, services and instances, and the URI with the first two in a certificate.
 
 use std::{
     fmt, io,
@@ -11,16 +11,15 @@ use thiserror::Error;
 use transload_plan::ids::{ClusterName, Incarnation, InstanceName, NameError, ServiceName};
 use transload_wire::{Roles, UnknownRole};
 
-/// The URI scheme of identities.
 pub(super) const SCHEME: &str = "transload://";
 
-/// The longest identity URI that is looked at, in bytes: both names and all roles fit in half of it.
+/// The longest accepted identity URI in bytes. Both names and all roles fit into half of it.
 pub(super) const MAX_URI_BYTES: usize = 512;
 
-/// A name for a cluster whose operator has none to give: 80 random bits.
+/// Makes a random name for a cluster, with 80 bits, for operators without a better one.
 ///
 /// # Errors
-/// The operating system's, when it has no randomness to give.
+/// An error of the operating system if it provides no randomness.
 pub fn random_cluster_name() -> io::Result<ClusterName> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes[6..])?;
@@ -28,16 +27,16 @@ pub fn random_cluster_name() -> io::Result<ClusterName> {
     ClusterName::new(name).map_err(io::Error::other)
 }
 
-/// Makes a name of this host's, which is the pod's on Kubernetes, and a port; see [`InstanceName::at`].
+/// Makes an instance name of the host's name, which on Kubernetes is the pod's, and a port; see [`InstanceName::at`].
 pub fn default_instance(port: u16) -> InstanceName {
     let host = rustix::system::uname();
     InstanceName::at(&host.nodename().to_string_lossy(), port)
 }
 
-/// Draws a life that starts now, for all agents of an engine instance to share.
+/// Makes an incarnation that starts now, to be shared by all agents of an engine instance.
 ///
 /// # Errors
-/// The system has no randomness to give.
+/// An error of the operating system if it provides no randomness.
 pub fn new_incarnation() -> io::Result<Incarnation> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
@@ -46,24 +45,23 @@ pub fn new_incarnation() -> io::Result<Incarnation> {
     Ok(Incarnation::new(started, u64::from_le_bytes(random)))
 }
 
-/// Who a certificate says its holder is.
+/// The identity in a certificate.
 ///
-/// Its text form is the URI of the certificate,
-/// `transload://<cluster>/agent/<service>?roles=<role>,<role>`: exactly that, with the roles in the
-/// order of [`Role`](transload_wire::Role), each once. There is one way to write an identity; only that the
-/// roles may end with `map`, which certificates of before may name and which allows nothing.
+/// Its text is the URI in the certificate, exactly `transload://<cluster>/agent/<service>?roles=<role>,<role>`, with
+/// the roles in the order of [`Role`](super::Role), each once. So every identity has only one text, with one exception:
+/// the roles may end with `map`, which older certificates contain and which allows nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PeerIdentity {
     /// The cluster, i.e. the authority that vouches for the service.
     pub cluster: ClusterName,
-    /// The service. Several instances may hold one certificate; which of them is at the other end is known
-    /// from what it says, and not from here.
+    /// The service. Several instances can share a certificate, so the instance is not proven by it; peers state it
+    /// themselves.
     pub service: ServiceName,
-    /// What its agents may do.
+    /// The permissions of its agents.
     pub roles: Roles,
 }
 
-/// Why a URI is not that of an agent.
+/// The reason why a URI is not that of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum UriError {
@@ -73,13 +71,13 @@ pub enum UriError {
     /// It does not have the form of an identity.
     #[error("the URI has not the form transload://CLUSTER/agent/SERVICE?roles=ROLES")]
     Form,
-    /// A name in it is none.
+    /// A name in it is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// A role that does not exist.
+    /// A role in it does not exist.
     #[error(transparent)]
     Role(#[from] UnknownRole),
-    /// Roles twice or in another order, so that one identity would have several texts.
+    /// Roles are repeated or in another order, so that one identity would have several texts.
     #[error("the roles are not written in their one order, each once: {expected:?} is right")]
     RoleOrder { expected: String },
 }
@@ -108,7 +106,7 @@ impl fmt::Display for PeerIdentity {
     }
 }
 
-/// The roles without `map`, the last in order, which once allowed an agent to map others' memory.
+/// Removes `map`, the last role, which once allowed an agent to map others' memory.
 fn without_map(roles: &str) -> &str {
     match roles.strip_suffix("map") {
         Some("") => "",
@@ -117,12 +115,11 @@ fn without_map(roles: &str) -> &str {
     }
 }
 
-/// The URI of an authority's own certificate, from which its cluster is known.
+/// Returns the URI in an authority's certificate, which names its cluster.
 pub(super) fn authority_uri(cluster: &ClusterName) -> String {
     format!("{SCHEME}{cluster}/authority")
 }
 
-/// Reads [`authority_uri`] back.
 pub(super) fn parse_authority_uri(uri: &str) -> Result<ClusterName, UriError> {
     let cluster = check_scheme(uri)?.strip_suffix("/authority").ok_or(UriError::Form)?;
     Ok(cluster.parse()?)

@@ -1,5 +1,5 @@
-//! Identities as PEM text, for whoever keeps them elsewhere than in files: a store of secrets, a pipe
-//! to a child process.
+//! Identities as PEM text, for programs that keep them elsewhere than in files, such as in a secret store or a pipe to
+//! a child process.
 
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 
@@ -7,9 +7,9 @@ use super::proof::{Identity, IdentityError};
 use super::ticket_secret::TicketSecret;
 
 impl Identity {
-    /// Puts an identity together from PEM texts, as [`certificates_pem`](Self::certificates_pem),
-    /// [`expose_key_pem`](Self::expose_key_pem) and [`authority_pem`](Self::authority_pem) give them and
-    /// `transload certs` writes them, and checks that they fit, like [`new`](Self::new).
+    /// Makes an identity of PEM texts, as returned by [`certificates_pem`](Self::certificates_pem),
+    /// [`expose_key_pem`](Self::expose_key_pem) and [`authority_pem`](Self::authority_pem), or written by `transload
+    /// certs`. Checks that they fit together, like [`new`](Self::new).
     ///
     /// ```
     /// use transload_transfer::{Authority, Identity, Roles};
@@ -28,7 +28,7 @@ impl Identity {
     /// ```
     ///
     /// # Errors
-    /// [`IdentityError`]; [`Pem`](IdentityError::Pem) where a text does not hold what it should.
+    /// [`IdentityError`]; [`Pem`](IdentityError::Pem) if a text does not have the expected contents.
     pub fn from_pem(
         certificates: &str,
         key: &str,
@@ -45,33 +45,31 @@ impl Identity {
         )
     }
 
-    /// The agent's certificate chain, its own certificate first. No secret.
+    /// Returns the agent's certificate chain, its own certificate first. It is not secret.
     #[must_use]
     pub fn certificates_pem(&self) -> String {
         encode_all(self.chain())
     }
 
-    /// The certificates of the authorities that are trusted. No secret.
+    /// Returns the certificates of the trusted authorities. They are not secret.
     #[must_use]
     pub fn authority_pem(&self) -> String {
         encode_all(self.authorities())
     }
 
-    /// The agent's private key: whoever reads it is this agent. It belongs into a file of one user's, a
-    /// store of secrets or a private pipe; never into arguments, the environment or a log.
+    /// Returns the agent's private key, which is enough to impersonate it. Keep it in a file of one user, a secret
+    /// store or a private pipe; never put it into arguments, the environment or a log.
     #[must_use]
     pub fn expose_key_pem(&self) -> String {
         pem::encode(&pem::Pem::new("PRIVATE KEY", self.key().secret_der()))
     }
 }
 
-/// Reads the certificates of a PEM text.
 pub(super) fn decode(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let certificates = CertificateDer::pem_slice_iter(pem);
     certificates.collect::<Result<_, _>>().ok()
 }
 
-/// Writes certificates as one PEM text.
 pub(super) fn encode_all(certificates: &[CertificateDer<'_>]) -> String {
     let pem = |der: &CertificateDer<'_>| pem::encode(&pem::Pem::new("CERTIFICATE", &**der));
     certificates.iter().map(pem).collect()

@@ -1,4 +1,4 @@
-//! What an agent proves itself with.
+//! The credentials of an agent.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -13,10 +13,10 @@ use super::renewal::Renewals;
 use super::ticket_secret::TicketSecret;
 use super::tls;
 
-/// What an agent proves itself with: its certificate and key, the certificate of its authority and
-/// the cluster's ticket key.
+/// The credentials of an agent: its certificate and key, the certificates of its authorities, and the cluster's ticket
+/// key.
 ///
-/// Cheap to clone. `Debug` shows who it is and no secret.
+/// It is cheap to clone. `Debug` shows the agent's identity and no secret.
 #[derive(Clone)]
 pub struct Identity {
     inner: Arc<Inner>,
@@ -33,10 +33,10 @@ struct Inner {
     tls: tls::Configs,
 }
 
-/// The most authorities that are trusted at a time: the one of now, the one of before, and room for a third.
+/// The most trusted authorities: the current one, the previous one, and room for more.
 pub(crate) const MAX_AUTHORITIES: usize = 4;
 
-/// Why a certificate, a key and an authority do not make an [`Identity`].
+/// The reason why a certificate, a key and an authority do not make an [`Identity`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -47,30 +47,29 @@ pub enum IdentityError {
     /// There is no certificate in the chain.
     #[error("the certificate chain is empty")]
     NoCertificate,
-    /// A text is not PEM, or holds something else.
+    /// A text is not PEM, or has other contents.
     #[error("{what} cannot be read from PEM")]
     Pem { what: &'static str },
-    /// The certificate does not say who the agent is, or is none.
+    /// The certificate does not name the agent, or is malformed.
     #[error("the agent's certificate does not serve as one")]
     Certificate(#[from] PeerIdentityError),
-    /// The authority's certificate is not one of an authority of this project.
+    /// The authority's certificate is not one of a Transload authority.
     #[error("the authority's certificate does not serve as one")]
     Authority(#[source] PeerIdentityError),
-    /// Key and certificate do not belong together, or the certificate is not (or no longer) vouched
-    /// for by the authority.
+    /// The key does not match the certificate, or the authority does not (or no longer) vouch for the certificate.
     #[error("the certificate, its key and the authority do not fit together: {0}")]
     Tls(#[from] tls::TlsError),
 }
 
 impl Identity {
-    /// Puts an identity together from parts held in memory, and checks that they fit: the key to the
-    /// certificate, the certificate to one of the authorities (signature, validity, usages, cluster).
+    /// Makes an identity of parts in memory, and checks that they fit together: the key with the certificate, and the
+    /// certificate with one of the authorities (signature, validity, usages, cluster).
     ///
-    /// `chain` has the agent's own certificate first. `authorities` are all trusted: while an authority is being
-    /// replaced there are two. They are of one cluster.
+    /// `chain` begins with the agent's own certificate. All `authorities` are trusted, and must be of one cluster;
+    /// there are two while an authority is being replaced.
     ///
     /// # Errors
-    /// [`IdentityError`], naming the part that does not fit.
+    /// [`IdentityError`], which names the part that does not fit.
     pub fn new(
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
@@ -102,36 +101,36 @@ impl Identity {
         })
     }
 
-    /// Who this identity says its holder is: what peers will see.
+    /// Returns the identity that peers see.
     #[must_use]
     pub fn peer(&self) -> &PeerIdentity {
         &self.inner.peer
     }
 
-    /// The key that authenticates the cluster's tickets.
+    /// Returns the secret that authenticates the cluster's tickets.
     #[must_use]
     pub fn ticket_secret(&self) -> &TicketSecret {
         &self.inner.ticket_secret
     }
 
-    /// The agent's certificate chain, its own certificate first.
+    /// Returns the agent's certificate chain, its own certificate first.
     #[must_use]
     pub fn chain(&self) -> &[CertificateDer<'static>] {
         &self.inner.chain
     }
 
-    /// Until when the agent's certificate is valid.
+    /// Returns the end of the certificate's validity.
     #[must_use]
     pub fn valid_until(&self) -> SystemTime {
         self.inner.validity.until
     }
 
-    /// Whether less than a tenth of the certificate's life is left: then something has not renewed it.
+    /// Returns whether less than a tenth of the certificate's validity is left, so that it should have been renewed.
     pub(crate) fn is_ending(&self) -> bool {
         self.inner.validity.is_ending(SystemTime::now())
     }
 
-    /// The certificates of the authorities that are trusted.
+    /// Returns the certificates of the trusted authorities.
     #[must_use]
     pub fn authorities(&self) -> &[CertificateDer<'static>] {
         &self.inner.authorities
@@ -141,7 +140,7 @@ impl Identity {
         &self.inner.key
     }
 
-    /// The TLS configurations that prove this identity and demand the peer's.
+    /// Returns the TLS configurations that prove this identity and require the peer's.
     #[must_use]
     pub fn tls(&self) -> &tls::Configs {
         &self.inner.tls

@@ -8,7 +8,7 @@ use super::files::{Contents, IdentityFileError};
 use super::proof::Identity;
 use transload_plan::ids::{ClusterName, ServiceName};
 
-/// Why an identity cannot take the place of another.
+/// The reason why an identity cannot replace another.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
@@ -16,7 +16,7 @@ pub enum RenewalError {
     /// The files do not make an identity.
     #[error(transparent)]
     Files(#[from] IdentityFileError),
-    /// It is of another service or cluster, so that peers would take this agent for somebody else.
+    /// It is of another service or cluster, so that peers would take this agent for a different one.
     #[error(
         "the new certificate is of service {service} in cluster {cluster}, the one in use of service {} in \
          cluster {}", .ours.0, .ours.1
@@ -25,7 +25,7 @@ pub enum RenewalError {
 }
 
 impl Identity {
-    /// Checks that `new` is of the same service and cluster. Its roles may be others.
+    /// Checks that `new` is of the same service and cluster. Its roles may differ.
     pub(crate) fn check_successor(&self, new: &Identity) -> Result<(), RenewalError> {
         let (old, new) = (self.peer(), new.peer());
         if (&old.service, &old.cluster) == (&new.service, &new.cluster) {
@@ -39,7 +39,7 @@ impl Identity {
     }
 }
 
-/// The files that an identity was read from, and what they held.
+/// The files that an identity was read from, and a digest of their contents.
 #[derive(Clone)]
 pub(crate) struct Renewals {
     pub(super) dir: PathBuf,
@@ -48,18 +48,19 @@ pub(crate) struct Renewals {
 }
 
 impl Renewals {
-    /// Watches the files that an identity was read from, if it was.
+    /// Returns the files that an identity was read from, if any.
     pub(crate) fn of(identity: &Identity) -> Option<Self> {
         identity.origin.as_deref().cloned()
     }
 
-    /// Reads the files. Gives nothing where they hold what they held the last time, good or bad: what is wrong
-    /// is told once.
+    /// Reads the files. Returns `None` if their contents, valid or not, are the same as the last time; so an error is
+    /// reported once.
     ///
-    /// The contents count and not the files' times: platforms replace mounted secrets by turning symbolic links.
+    /// Contents are compared rather than modification times, because platforms replace mounted secrets by changing
+    /// symbolic links.
     pub(crate) fn look(&mut self) -> Option<Result<Identity, IdentityFileError>> {
         let read = Contents::read(&self.dir, &self.name);
-        // A file that is not there is as any other contents: told of once.
+        // A missing file counts as contents of its own, so it is reported once, too.
         let digest = read.as_ref().map_or([0; 32], |read| read.origin.digest);
         if std::mem::replace(&mut self.digest, digest) == digest {
             return None;

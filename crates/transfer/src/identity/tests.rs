@@ -27,7 +27,6 @@ fn authority() -> Authority {
     Authority::new(cluster("east")).unwrap()
 }
 
-/// A certificate of `authority` with these URIs.
 fn certificate(authority: &Authority, uris: &[&str]) -> CertificateDer<'static> {
     authority.sign(uris, Validity::of_agent()).unwrap().0
 }

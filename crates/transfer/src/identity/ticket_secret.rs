@@ -1,28 +1,28 @@
-//! The secret that a cluster's tickets are authenticated with.
+//! The secret that authenticates a cluster's tickets.
 
 use std::{fmt, io};
 
-/// 32 random bytes that only the agents of a cluster hold. `Debug` does not show them.
+/// 32 random bytes that only the agents of a cluster know. `Debug` does not show them.
 ///
-/// They are enough to make tickets. Agents need a certificate too, so a leaked secret alone opens no connection.
+/// They are enough to make tickets. But agents also need a certificate, so a leaked secret alone opens no connection.
 #[derive(Clone)]
 pub struct TicketSecret([u8; Self::BYTES]);
 
 impl TicketSecret {
-    /// Its length.
+    /// The length in bytes.
     pub const BYTES: usize = 32;
 
-    /// A new key from the operating system's randomness.
+    /// Makes a random secret.
     ///
     /// # Errors
-    /// The operating system's, when it has none to give.
+    /// An error of the operating system if it provides no randomness.
     pub fn random() -> io::Result<Self> {
         let mut key = [0; Self::BYTES];
         getrandom::fill(&mut key)?;
         Ok(Self(key))
     }
 
-    /// The key itself.
+    /// Returns the secret bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; Self::BYTES] {
         &self.0

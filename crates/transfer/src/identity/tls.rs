@@ -1,9 +1,9 @@
 //! TLS configurations: TLS 1.3, aws-lc-rs, and both sides always authenticated.
 //!
-//! Every agent certificate carries the fixed DNS name [`SERVER_NAME`] besides its identity, so the
-//! whole of rustls's ordinary verification (chain, validity, key usages, and that name) applies
-//! unchanged, and the identity is looked at then. Sessions are never resumed: a resumed
-//! session would skip looking at the certificate, and a full handshake costs under a millisecond.
+//! Every agent certificate contains the fixed DNS name [`SERVER_NAME`] besides its identity. So rustls's standard
+//! verification (chain, validity, key usages, and that name) applies unchanged, and the identity is checked after it.
+//! Sessions are never resumed: a resumed session would skip the check of the certificate, and a full handshake takes
+//! less than a millisecond.
 
 use std::sync::{Arc, OnceLock};
 
@@ -30,17 +30,17 @@ use transload_plan::ids::{ClusterName, ServiceName};
 /// The application protocol that both sides must speak.
 pub(crate) const ALPN: &[u8] = b"transload/1";
 
-/// The DNS name in every agent's certificate, which clients ask for whatever host they dial.
+/// The DNS name in every agent's certificate. Clients ask for it, whatever host they dial.
 pub const SERVER_NAME: &str = "agent.transload.internal";
 
-/// Why no TLS configuration could be made.
+/// The reason why no TLS configuration could be made.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum TlsError {
     /// rustls refused the certificate, the key, or their combination.
     #[error(transparent)]
     Rustls(#[from] rustls::Error),
-    /// The authority's certificate cannot be a root.
+    /// The authority's certificate cannot be used as a root.
     #[error("the authority's certificate cannot be a root: {0}")]
     Root(String),
 }
@@ -51,10 +51,10 @@ impl From<VerifierBuilderError> for TlsError {
     }
 }
 
-/// The cryptography that is used everywhere: aws-lc-rs. Passed explicitly, so that it does not
-/// depend on what else is linked into the process.
+/// Returns the cryptography provider for everything: aws-lc-rs. It is passed explicitly, so that it does not depend on
+/// what else is linked into the process.
 ///
-/// AES-128-GCM comes before AES-256-GCM: over QUIC it takes 3 to 5 % less CPU time in all.
+/// AES-128-GCM comes before AES-256-GCM: over QUIC that takes 3 to 5 % less CPU time in all.
 #[must_use]
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     let mut provider = rustls::crypto::aws_lc_rs::default_provider();
@@ -62,7 +62,7 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(provider)
 }
 
-/// What an [`Identity`](super::Identity) accepts and presents, ready for TLS over anything.
+/// The TLS configurations of an [`Identity`](super::Identity), for any transport.
 #[derive(Clone)]
 pub struct Configs {
     verifier: AgentVerifier,
@@ -96,28 +96,28 @@ impl Configs {
         client.alpn_protocols = vec![ALPN.to_vec()];
         client.resumption = Resumption::disabled();
 
-        // Learn here, and not from a peer's alert, that our own certificate has expired or is not of
-        // this authority.
+        // An expired certificate, or one of another authority, is reported here and not by a peer's alert.
         if let Some((own, rest)) = chain.split_first() {
             verifier.verify_server_cert(own, rest, &server_name(), &[], UnixTime::now())?;
         }
         Ok(Self { verifier, server: Arc::new(server), client })
     }
 
-    /// For the side that accepts connections: any agent of the cluster is welcome.
+    /// Returns the configuration of the side that accepts connections, from any agent of the cluster.
     #[must_use]
     pub fn server(&self) -> Arc<ServerConfig> {
         self.server.clone()
     }
 
-    /// For the side that connects, to the name [`server_name`]. With `expected`, only that service is accepted.
+    /// Returns the configuration of the side that connects, to the name [`server_name`]. With `expected`, only that
+    /// service is accepted.
     #[must_use]
     pub fn client(&self, expected: Option<&ServiceName>) -> Arc<ClientConfig> {
         self.client_with_verdict(expected).0
     }
 
-    /// As [`client`](Self::client), for one connection, with a place where the reason is kept if the
-    /// peer's identity is what it fails for: rustls and QUIC pass on no more than a text.
+    /// Returns a configuration as [`client`](Self::client) does, for one connection. If the peer's identity is
+    /// rejected, the verdict contains the reason: rustls and QUIC only pass on a text.
     pub(crate) fn client_with_verdict(&self, expected: Option<&ServiceName>) -> (Arc<ClientConfig>, Verdict) {
         let verdict = Verdict::default();
         let verifier =
@@ -128,18 +128,18 @@ impl Configs {
     }
 }
 
-/// What the verifier of one connection had against the peer's identity, if anything.
+/// The error of one connection's verifier about the peer's identity, if any.
 pub(crate) type Verdict = Arc<OnceLock<PeerIdentityError>>;
 
-/// [`SERVER_NAME`] in rustls's type.
+/// Returns [`SERVER_NAME`] in rustls's type.
 #[must_use]
 pub fn server_name() -> ServerName<'static> {
     const { assert!(SERVER_NAME.is_ascii()) };
-    // A constant that is a DNS name; an address of no host would only make handshakes fail.
+    // The constant is a valid DNS name. Otherwise this address, which no host has, would make handshakes fail.
     ServerName::try_from(SERVER_NAME).unwrap_or(ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into()))
 }
 
-/// The verifier of both sides: the ordinary checks of rustls, then who the peer is.
+/// The verifier of both sides: rustls's standard checks, and then the peer's identity.
 #[derive(Debug, Clone)]
 struct AgentVerifier {
     cluster: ClusterName,
@@ -174,7 +174,7 @@ impl AgentVerifier {
             .and_then(|peer| peer.check(&self.cluster, self.expected.as_ref()))
             .map_err(|error| {
                 if let Some(verdict) = &self.verdict {
-                    // A handshake is judged once; were it twice, the first reason would be the one.
+                    // A handshake is verified once. If it were verified twice, the first reason would stay.
                     let _ = verdict.set(error.clone());
                 }
                 CertificateError::Other(OtherError(Arc::new(error))).into()
@@ -182,7 +182,7 @@ impl AgentVerifier {
     }
 }
 
-/// Leaves the checks of signatures to one of the ordinary verifiers.
+/// Delegates the verification of signatures to one of the standard verifiers.
 macro_rules! signatures_by {
     ($verifier:ident) => {
         fn verify_tls12_signature(

@@ -1,8 +1,9 @@
-//! The half of a path that does I/O: what carries out the orders of a [negotiation](super::negotiation), and streams.
+//! The half of a path that does I/O: it carries out the orders of a [negotiation](super::negotiation), and moves
+//! streams.
 //!
-//! A [`Provider`] is what an agent is given of a path; it opens a [`Carrier`] for the life of the agent, which makes a
-//! [`Link`] for each connection. Fences are the data plane's: whoever carries an [`Outgoing`] or lands a stream enters
-//! it, and leaves it when told to stop.
+//! An agent is given a [`Provider`] for each path. It opens a [`Carrier`] for the life of the agent, which makes a
+//! [`Link`] for each connection. Fences belong to the data plane: a task that carries an [`Outgoing`] or lands a stream
+//! enters its fence, and leaves when it is told to stop.
 
 use std::fmt;
 use std::io;
@@ -15,78 +16,78 @@ use crate::data::{DataOptions, Outgoing, Receiver, Region};
 use crate::quic::Endpoints;
 use transload_plan::ids::AgentId;
 
-/// What an agent has for its paths.
+/// The resources of an agent for its paths.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// Its sockets, and threads for what may not block.
+    /// Its sockets, and threads for work that must not block.
     pub endpoints: Endpoints,
-    /// Where streams land that come.
+    /// The receiver of incoming streams.
     pub receiver: Receiver,
-    /// Buffers.
+    /// Options of buffers.
     pub data: DataOptions,
-    /// One of the memories on each of the devices that its ranks' caches lie on. A device may reach memory of the host itself,
-    /// where that is registered with its driver.
+    /// One memory on each device that holds caches of its ranks. Host memory can be registered with the drivers of
+    /// these devices, which then access it directly.
     pub on_devices: Arc<[Region]>,
 }
 
 /// A path that an agent can have.
 pub trait Provider: fmt::Debug + Send + Sync {
-    /// Which.
+    /// Returns the path's number.
     fn path(&self) -> Path;
 
-    /// Opens it for an agent. Called on the agent's control thread, inside of its runtime, as all that follows is; it must
-    /// not be blocked for long.
+    /// Opens the path for an agent. It is called on the agent's control thread, inside of its runtime, like everything
+    /// else here, and must not block for long.
     ///
     /// # Errors
-    /// Where it cannot be had on this machine: the agent goes on without it.
+    /// The path is not available on this machine. The agent continues without it.
     fn open(&self, host: Host) -> io::Result<Box<dyn Carrier>>;
 }
 
 /// A path of one agent.
 pub trait Carrier: Send {
-    /// Whether a peer at this address may be reached so. Where that turns out wrong, the negotiation fails.
+    /// Returns whether a peer at this address may be reachable by this path. A wrong guess makes the negotiation fail.
     fn reaches(&self, address: SocketAddr) -> bool;
 
-    /// What is negotiated on a connection.
+    /// Makes the negotiation for a connection.
     fn negotiation(&self, dialled: bool) -> Box<dyn Negotiation>;
 
-    /// What belongs to a connection with a peer at this address.
+    /// Makes the link for a connection with a peer at this address.
     fn link(&self, address: SocketAddr, reporter: Reporter) -> Box<dyn Link>;
 }
 
-/// A path of one connection. Dropping it hangs it up.
+/// A path of one connection. Dropping it closes it.
 pub trait Link: Send {
-    /// Does what the negotiation with `peer` wants.
+    /// Carries out an order of the negotiation with `peer`.
     fn obey(&mut self, order: Order, peer: &AgentId);
 
-    /// Carries a transfer, now or as soon as the peer is met.
+    /// Carries a transfer, now or as soon as the path is established.
     fn carry(&mut self, outgoing: &Outgoing);
 
     /// Forgets a transfer that may still wait to be carried.
     fn forget(&mut self, outgoing: &Outgoing);
 
-    /// A transfer has failed by this path. Says whether that is the end of what there was to send over.
+    /// Returns, after a transfer has failed on this path, whether nothing can be sent on it any more.
     fn is_torn(&mut self) -> bool {
         false
     }
 }
 
-/// Tells the agent what a link has to report.
+/// Passes a link's reports to the agent.
 #[derive(Clone)]
 pub struct Reporter(Arc<dyn Fn(Report) + Send + Sync>);
 
 impl Reporter {
-    /// One that calls `tell`, which must not block.
+    /// Makes a reporter that calls `tell`, which must not block.
     pub fn new(tell: impl Fn(Report) + Send + Sync + 'static) -> Self {
         Self(Arc::new(tell))
     }
 
-    /// Tells what the peer has to know to meet us.
+    /// Reports the word that the peer needs in order to connect.
     pub fn offered(&self, word: Vec<u8>) {
         (self.0)(Report::Offered { word });
     }
 
-    /// Tells that an offer, a meeting, or what came of it has ended.
+    /// Reports that an offer, an attempt to connect, or its result has ended.
     pub fn ended(&self, way: Way, ending: Ending) {
         (self.0)(Report::Ended { way, ending });
     }

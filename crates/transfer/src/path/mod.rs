@@ -12,10 +12,10 @@
 //!                          └───────────────────────────────────┘
 //! ```
 //!
-//! The [negotiation](negotiation::Negotiation) knows nothing of sockets: it hears the words of the peer and
-//! the reports of its carrier, and gives orders and words. The [carrier](carrier::Carrier) obeys. An agent has
-//! [`quic`] always, and what is [registered](crate::agent::Builder::path) besides: on Linux [`ring`], and
-//! [`device_ring`] where its caches lie on one GPU.
+//! The [negotiation](negotiation::Negotiation) knows nothing of sockets: it receives the peer's words and its carrier's
+//! reports, and returns orders and words. The [carrier](carrier::Carrier) carries out the orders. An agent always has
+//! [`quic`], and everything that was [registered](crate::agent::Builder::path) besides: on Linux [`ring`], and
+//! [`device_ring`] if its caches are all on one GPU.
 
 pub(crate) mod carrier;
 pub(crate) mod device_ring;

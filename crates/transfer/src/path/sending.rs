@@ -1,23 +1,23 @@
-//! What a link has to send over, and the transfers that wait for it.
+//! The senders of a link, and the transfers that wait for them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::data::Outgoing;
 
-/// Something that carries transfers: a lane, a ring.
+/// A carrier of transfers: a lane or a ring.
 pub(super) trait Sender {
     /// Carries parts of a transfer until none is left.
     fn carry(&self, outgoing: &Outgoing);
 
-    /// Ends it, for the peer too.
+    /// Closes it, for the peer too.
     fn hang_up(&self);
 }
 
-/// What a connection has to send over. Transfers go over all of it, what is still to come included.
+/// All senders of a connection. Transfers use all of them, including those still to come.
 pub(super) struct Sending<S>(Mutex<State<S>>);
 
 struct State<S> {
-    /// How many will come, once that is known.
+    /// The number of senders that will come, once that is known.
     expected: Option<usize>,
     up: Vec<S>,
     waiting: Vec<Outgoing>,
@@ -38,7 +38,7 @@ impl<S: Sender> Sending<S> {
         self.state().expected = Some(number);
     }
 
-    /// One more is there: transfers that wait go over it. Says whether it is wanted; it is hung up if not.
+    /// Adds a sender: waiting transfers use it. Returns whether it is wanted; otherwise it is closed.
     pub(super) fn add(&self, sender: S) -> bool {
         let mut state = self.state();
         if state.closed {
@@ -71,13 +71,13 @@ impl<S: Sender> Sending<S> {
         waiting.retain(|waiting| !waiting.is(outgoing));
     }
 
-    /// Lets go of those that are of no use any more, and says whether there were any.
+    /// Removes senders that `is_useless` accepts, and returns whether there were any.
     pub(super) fn remove(&self, is_useless: impl Fn(&S) -> bool) -> bool {
         let removed = self.state().up.extract_if(.., |sender| is_useless(sender)).count();
         removed > 0
     }
 
-    /// Hangs up what is there and what is still to come.
+    /// Closes the current senders, and those still to come.
     pub(super) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
@@ -90,7 +90,7 @@ impl<S: Sender> Sending<S> {
 
 impl<S> State<S> {
     fn is_complete(&self) -> bool {
-        // Where none will come, transfers wait until the connection ends.
+        // If none will come, transfers wait until the connection ends.
         self.expected.is_some_and(|expected| expected > 0 && self.up.len() >= expected)
     }
 }

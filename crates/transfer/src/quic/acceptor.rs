@@ -1,4 +1,4 @@
-//! Taking connections in, without ever holding more strangers than the options allow.
+//! Accepting connections, with bounds on how many unauthenticated peers there are.
 
 use std::sync::Arc;
 
@@ -20,17 +20,16 @@ use super::{
 use crate::identity::{PeerIdentity, PeerIdentityError};
 use transload_plan::ids::ServiceName;
 
-/// What the first bytes of the first stream say a connection is for. The answer is [`WELCOME`].
+/// The first bytes of the first stream, which state the purpose of a connection: control. The answer is [`WELCOME`].
 pub(super) const CONTROL_PREAMBLE: &[u8; 4] = b"TLc1";
 /// A lane's first bytes, before its token.
 pub(super) const LANE_PREAMBLE: &[u8; 4] = b"TLl1";
-/// The answer to either. Without it the side that connects could not know whether its certificate
-/// was accepted: in TLS 1.3 its handshake is complete before the other side has looked.
+/// The answer to either preamble. Without it the connecting side could not know whether its certificate was accepted:
+/// in TLS 1.3 its handshake completes before the other side has checked.
 pub(super) const WELCOME: &[u8; 4] = b"TLok";
 
-/// Accepts connections on one endpoint until it is closed. Each that gets past the limits is handed,
-/// with its handshake done and its peer known, to `welcome`, which has to finish within the same
-/// handshake timeout.
+/// Accepts connections on one endpoint until it is closed. A connection within the limits is passed to `welcome` once
+/// its handshake is done and its peer known. `welcome` must finish within another handshake timeout.
 pub(super) struct Acceptor<F> {
     endpoint: quinn::Endpoint,
     options: Arc<QuicOptions>,
@@ -39,22 +38,22 @@ pub(super) struct Acceptor<F> {
     buffer: usize,
     transport: TransportTowards,
     welcome: F,
-    /// Those that have not shown a certificate.
+    /// Connections whose peer has not shown a certificate.
     strangers: Places<Source>,
-    /// Those that have, and have not said what their connection is for.
+    /// Connections whose peer has shown one, but not stated the purpose.
     guests: Places<ServiceName>,
-    /// Places for connections of peers that are known.
+    /// Permits for connections of authenticated peers.
     known: Arc<Semaphore>,
 }
 
-/// How many connections a socket has in all but for strangers, closing ones and our own included, for each that peers may have
-/// opened.
+/// The most connections of a socket without those of strangers, as a multiple of those that peers may open. Closing
+/// connections and our own are included.
 const IN_ALL: usize = 4;
 
-/// A connection whose peer has proved who it is, with its first stream.
+/// A connection with its first stream, whose peer has proved its identity.
 pub(super) struct Met {
     pub(super) connection: Connection,
-    /// Its place among the connections that peers have opened, for as long as it is open.
+    /// A permit for a connection that a peer has opened, held while it is open.
     pub(super) known: Option<OwnedSemaphorePermit>,
     pub(super) peer: PeerIdentity,
     pub(super) path: Path,
@@ -66,7 +65,7 @@ where
     F: Fn(Met) -> W + Send + Sync + 'static,
     W: Future<Output = ()> + Send + 'static,
 {
-    /// Takes connections in at `bound`, on its thread, for as long as its endpoint is open.
+    /// Accepts connections at `bound`, on its thread, while its endpoint is open.
     pub(super) fn start(
         bound: &Bound,
         options: &Arc<QuicOptions>,
@@ -99,21 +98,21 @@ where
         }
     }
 
-    /// Decides whether a stranger may begin its handshake. Where too many try, it hears nothing, and its QUIC asks again:
-    /// an answer would end its attempt, and reach whoever's address it has forged.
+    /// Decides whether a stranger may begin its handshake. If too many try, it gets no answer, and its QUIC stack
+    /// retries. An answer would end its attempt, or reach the owner of a forged address.
     fn admit(&self, incoming: Incoming) -> Option<(Incoming, Place<Source>)> {
         let strangers = &self.strangers;
         let most = IN_ALL.saturating_mul(self.options.max_connections);
         let open = self.endpoint.open_connections();
-        // Those of strangers have a bound of their own.
+        // Connections of strangers have a separate bound.
         let open = open.saturating_sub(strangers.connections());
         if self.known.available_permits() == 0 || open >= most {
             incoming.refuse();
             return None;
         }
-        // A flood from forged addresses is answered statelessly.
+        // A retry needs no state, which withstands a flood from forged addresses.
         if strangers.taken() >= self.options.max_handshakes.div_ceil(2) && !incoming.remote_address_validated() {
-            // Fails only for validated addresses.
+            // Fails only if the address is validated.
             let _ = incoming.retry();
             return None;
         }
@@ -126,7 +125,7 @@ where
         }
     }
 
-    /// Takes in a connection that may begin its handshake.
+    /// Accepts a connection that may begin its handshake.
     async fn take_in(&self, incoming: Incoming, mut place: Place<Source>) {
         let from = incoming.remote_address();
         let path = Path::towards(from, &self.options, self.buffer);
@@ -167,7 +166,7 @@ where
     }
 }
 
-/// Has a stranger prove who it is.
+/// Completes a stranger's handshake, which proves its identity.
 async fn prove(
     incoming: Incoming,
     config: ServerConfig,
@@ -177,7 +176,7 @@ async fn prove(
     Ok((connection, peer))
 }
 
-/// Who the verified certificate of a connection says the peer is.
+/// Returns the peer's identity, from the connection's verified certificate.
 pub(super) fn peer_of(connection: &Connection) -> Result<PeerIdentity, PeerIdentityError> {
     let chain = connection
         .peer_identity()
@@ -205,12 +204,12 @@ impl Met {
     }
 }
 
-/// Tells the peer that it is in.
+/// Tells the peer that it is accepted. Returns whether that could be sent.
 pub(super) async fn answer(stream: &mut SendStream) -> bool {
     stream.write_all(WELCOME).await.is_ok()
 }
 
-/// Says what the connection is for and waits for the answer.
+/// States the purpose of the connection, and waits for the answer.
 pub(super) async fn introduce(
     connection: &Connection,
     introduction: &[u8],
@@ -221,7 +220,7 @@ pub(super) async fn introduce(
     if answered && answer == *WELCOME {
         return Ok((send, receive));
     }
-    // Either the connection is gone and says why, or the peer does not keep to the protocol.
+    // Either the connection was lost for a reason that it knows, or the peer violates the protocol.
     let reason = connection.close_reason();
     connection.close(CloseCode::PROTOCOL.wire(), b"no welcome");
     Err(reason.unwrap_or(ConnectionError::LocallyClosed))

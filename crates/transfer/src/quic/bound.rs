@@ -17,7 +17,7 @@ use super::{
     threads::{NetThread, OnThread},
 };
 
-/// One bound socket and what drives it.
+/// A bound socket, with its endpoint and thread.
 pub(super) struct Bound {
     pub(super) endpoint: Endpoint,
     pub(super) addr: SocketAddr,
@@ -27,7 +27,7 @@ pub(super) struct Bound {
 
 type Socket = (UdpSocket, Buffers);
 
-/// Control sockets carry little: the system's usual maximum is plenty.
+/// The buffer size of control sockets, which carry little: it is within the usual maximum of the system.
 const CONTROL_BUFFER: usize = 256 << 10;
 
 impl Bound {
@@ -44,7 +44,7 @@ impl Bound {
         Self::new("transload-control", socket, largest, server, secret)
     }
 
-    /// Binds a socket for each lane, at the IP address of `control` and a port of its own.
+    /// Binds a socket for each lane, at the IP address of `control` with a port of its own.
     pub(super) fn for_lanes(
         control: SocketAddr,
         options: &QuicOptions,
@@ -73,7 +73,7 @@ impl Bound {
         let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
         let addr = socket.local_addr().map_err(failed_at(unspecified))?;
         let mut config = secret.endpoint_at(addr);
-        // In range: the payload was clamped.
+        // Cannot fail: the payload was clamped to the valid range.
         let _ = config.max_udp_payload_size(largest_payload);
         let runtime = Arc::new(OnThread { thread: thread.handle.clone(), largest_payload });
         let endpoint = Endpoint::new(config, Some(server.clone()), socket, runtime).map_err(failed_at(addr))?;

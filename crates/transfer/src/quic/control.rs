@@ -24,12 +24,12 @@ use super::probe::peer_gone;
 use crate::identity::PeerIdentity;
 use transload_wire::internal::frame::FrameReader;
 
-/// An open connection to a peer that has proved who it is. Dropping both halves closes it.
+/// An open connection to an authenticated peer. Dropping both halves closes it.
 #[derive(Debug)]
 pub struct ControlConnection {
     /// Sends frames.
     pub sender: ControlSender,
-    /// Receives them.
+    /// Receives frames.
     pub receiver: ControlReceiver,
 }
 
@@ -38,7 +38,7 @@ pub struct ControlConnection {
 pub struct ControlSender {
     shared: Arc<Shared>,
     stream: SendStream,
-    /// Frames that were handed in and not yet taken by QUIC.
+    /// Frames that QUIC has not taken yet.
     pending: VecDeque<Bytes>,
 }
 
@@ -48,7 +48,7 @@ pub struct ControlReceiver {
     shared: Arc<Shared>,
     stream: RecvStream,
     frames: FrameReader,
-    /// By when the rest of a frame that has begun must have come.
+    /// When the rest of the current frame must have arrived.
     deadline: Option<Instant>,
 }
 
@@ -57,9 +57,9 @@ struct Shared {
     connection: Connection,
     peer: PeerIdentity,
     frame_timeout: Duration,
-    /// Whether it was closed since the peer's process is gone.
+    /// Whether it was closed because the peer's process is gone.
     gone: Arc<AtomicBool>,
-    /// Holds a place among the connections that peers have opened, until it is dropped.
+    /// A permit for a connection that a peer has opened, held until this is dropped.
     _known: Option<OwnedSemaphorePermit>,
 }
 
@@ -85,8 +85,8 @@ impl Drop for Shared {
 }
 
 impl ControlConnection {
-    /// Takes over a connection. It is closed once the peer's process is gone, which a task on `thread` looks out for.
-    /// It asks from the endpoint's IP address, `local`.
+    /// Takes over a connection. A task on `thread` closes it once the peer's process is gone. It probes from the
+    /// endpoint's IP address, `local`.
     pub(super) fn new(met: Met, frame_timeout: Duration, local: IpAddr, thread: &Handle) -> Self {
         let (send, receive) = met.stream;
         let gone = Arc::new(AtomicBool::new(false));
@@ -108,13 +108,13 @@ impl ControlConnection {
         }
     }
 
-    /// Who is at the other end.
+    /// Returns the identity of the peer.
     #[must_use]
     pub fn peer(&self) -> &PeerIdentity {
         &self.sender.shared.peer
     }
 
-    /// Where the other end is at present.
+    /// Returns the peer's current address.
     #[must_use]
     pub fn remote_address(&self) -> SocketAddr {
         self.sender.shared.connection.remote_address()
@@ -125,7 +125,7 @@ impl ControlConnection {
         self.sender.shared.close(code, reason);
     }
 
-    /// Waits until the connection is gone, and says how. Cancel-safe.
+    /// Waits until the connection has ended, and returns how. Cancel-safe.
     pub async fn closed(&self) -> ConnectionLost {
         let shared = &self.sender.shared;
         shared.lost(shared.connection.closed().await)
@@ -133,29 +133,29 @@ impl ControlConnection {
 }
 
 impl ControlSender {
-    /// Sends one frame, as [`encode`](transload_wire::internal::frame::encode) makes it. Waits where the peer does
-    /// not read, for the frame timeout at most.
+    /// Sends one frame, as made by [`encode`](crate::wire::frame::encode). Waits while the peer does not read, for the
+    /// frame timeout at most.
     ///
-    /// Cancel-safe: a frame is sent whole or not at all. One whose sending was cancelled goes out
-    /// with the next [`send`](Self::send) or [`finish`](Self::finish).
+    /// Cancel-safe: a frame is sent completely or not at all. If sending is cancelled, the frame is sent by the next
+    /// [`send`](Self::send) or [`finish`](Self::finish).
     ///
     /// # Errors
-    /// [`ControlError`]; after any the connection is closed.
+    /// [`ControlError`], after which the connection is closed.
     pub async fn send(&mut self, frame: Bytes) -> Result<(), ControlError> {
         self.pending.push_back(frame);
         self.flush().await
     }
 
-    /// Says that nothing more will come, and waits until the peer has everything, for the frame timeout at
-    /// most: closing a connection throws away what is still on its way.
+    /// Ends the stream, and waits until the peer has everything, for the frame timeout at most. Closing the connection
+    /// earlier would drop what is in flight.
     pub async fn finish(mut self) {
         if self.flush().await.is_ok() && self.stream.finish().is_ok() {
-            // Either way nothing more can be done.
+            // Neither outcome allows anything further.
             let _ = timeout(self.shared.frame_timeout, self.stream.stopped()).await;
         }
     }
 
-    /// Sends what is pending. Cancel-safe.
+    /// Sends the pending frames. Cancel-safe.
     async fn flush(&mut self) -> Result<(), ControlError> {
         let after = self.shared.frame_timeout;
         let stream = &mut self.stream;
@@ -180,12 +180,11 @@ impl ControlSender {
 }
 
 impl ControlReceiver {
-    /// Receives the next frame: what follows its length, for
-    /// [`decode`](transload_wire::internal::frame::decode). Waits for its first byte for as long as the connection
-    /// lives, and then for the rest of it for the frame timeout. Cancel-safe.
+    /// Receives the next frame without its length field, for [`decode`](crate::wire::frame::decode). Waits for its
+    /// first byte as long as the connection lives, and then for the rest of it for the frame timeout. Cancel-safe.
     ///
     /// # Errors
-    /// [`ControlError`]; after any of them the connection is closed.
+    /// [`ControlError`], after which the connection is closed.
     pub async fn recv(&mut self) -> Result<Bytes, ControlError> {
         let result = self.next_frame().await;
         if let Err(error) = &result {

@@ -1,4 +1,4 @@
-//! Who we are to new connections. Existing ones go on as whom they have begun as.
+//! The identity for new connections. Existing connections keep the one that they began with.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -7,7 +7,7 @@ use quinn::{ServerConfig, crypto::rustls::QuicServerConfig};
 use super::{error::BindError, options::QuicOptions};
 use crate::identity::{Identity, RenewalError};
 
-/// An identity that can be replaced, and what accepts connections with it.
+/// A replaceable identity, and the configuration that accepts connections with it.
 #[derive(Debug)]
 pub(super) struct Credentials {
     options: Arc<QuicOptions>,
@@ -34,10 +34,10 @@ impl Credentials {
         self.read().server
     }
 
-    /// Has new connections show another certificate of the same service.
+    /// Makes new connections use another certificate of the same service.
     pub(super) fn replace(&self, identity: Identity) -> Result<(), RenewalError> {
         self.identity().check_successor(&identity)?;
-        // Every identity has been through this when it was made: it cannot fail for one and not for another.
+        // This cannot fail for one identity only, since every identity has passed it when it was made.
         if let Ok(new) = Current::new(identity, &self.options) {
             *self.current.write().unwrap_or_else(PoisonError::into_inner) = new;
         }
@@ -45,7 +45,7 @@ impl Credentials {
     }
 
     fn read(&self) -> Current {
-        // Each change is one step.
+        // A panic cannot leave it half-changed, since each change is one assignment.
         let current = self.current.read();
         current.unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -59,12 +59,12 @@ impl Current {
     }
 }
 
-/// What every connection that comes in has in common.
+/// Makes the configuration that all incoming connections share.
 fn server_config(crypto: QuicServerConfig, options: &QuicOptions) -> ServerConfig {
     let mut server = ServerConfig::with_crypto(Arc::new(crypto));
-    // Agents do not roam, and what a connection may do must not be done from elsewhere.
+    // Agents do not roam, and a connection's permissions must not be used from another address.
     server.migration(false);
-    // What a stranger can make us keep before its handshake begins: its first flight.
+    // Bounds what a stranger can make us store before its handshake begins: its first flight.
     server.max_incoming(4 * options.max_handshakes).incoming_buffer_size(16 << 10).incoming_buffer_size_total(1 << 20);
     server
 }

@@ -1,4 +1,4 @@
-//! All sockets of one agent.
+//! The sockets of an agent.
 
 use std::{
     fmt,
@@ -33,8 +33,8 @@ use super::{
 use crate::identity::{Identity, RenewalError, TicketSecret, tls::SERVER_NAME};
 use transload_plan::ids::{AgentId, Nonce, ServiceName};
 
-/// All sockets of one agent: one for control and one for each lane, each with a thread. Clones are
-/// the same endpoints; dropping the last closes every connection.
+/// The sockets of an agent: one for control and one for each lane, each with a thread. Clones refer to the same
+/// endpoints; dropping the last one closes every connection.
 #[derive(Clone)]
 pub struct Endpoints {
     inner: Arc<Inner>,
@@ -51,9 +51,9 @@ struct Inner {
 }
 
 impl Endpoints {
-    /// Binds `addr` for control and one port per lane at the same IP address, and starts accepting.
+    /// Binds `addr` for control, and one port per lane at the same IP address, and starts accepting.
     ///
-    /// Port 0 lets the system choose. An IPv6 wildcard serves IPv4 too.
+    /// Port 0 lets the system choose. An IPv6 wildcard address also serves IPv4.
     pub fn bind(identity: Identity, options: QuicOptions, addr: SocketAddr) -> Result<Self, BindError> {
         options.check()?;
         let options = Arc::new(options);
@@ -93,21 +93,20 @@ impl Endpoints {
         })
     }
 
-    /// Who we are at present.
+    /// Returns the current identity.
     #[must_use]
     pub fn identity(&self) -> Identity {
         self.inner.credentials.identity()
     }
 
-    /// The key of the cluster's tickets, as it was when this was bound: it stays, whatever identity comes after.
+    /// Returns the ticket secret of the identity that this was bound with. Renewals do not change it.
     #[must_use]
     pub fn ticket_secret(&self) -> &TicketSecret {
         &self.inner.ticket_secret
     }
 
-    /// Has new connections show and demand what `identity` says: a certificate that was renewed, or authorities
-    /// that were replaced. It has to be of the same service and cluster. Connections that are open go on, with the
-    /// roles that they have begun with.
+    /// Makes new connections use another identity, with a renewed certificate or other authorities. It must be of the
+    /// same service and cluster. Open connections continue, with the roles that they began with.
     ///
     /// # Errors
     /// [`RenewalError::Another`].
@@ -115,35 +114,35 @@ impl Endpoints {
         self.inner.credentials.replace(identity)
     }
 
-    /// The settings.
+    /// Returns the settings.
     #[must_use]
     pub fn options(&self) -> &QuicOptions {
         &self.inner.options
     }
 
-    /// Where control connections arrive: the address that was bound, not one that is advertised.
+    /// Returns the bound address of control connections, which may differ from the advertised one.
     #[must_use]
     pub fn control_addr(&self) -> SocketAddr {
         self.inner.control.addr
     }
 
-    /// The ports of our lanes, to be told to peers over control.
+    /// Returns the ports of the lanes, which peers are told over control.
     #[must_use]
     pub fn lane_ports(&self) -> Vec<u16> {
         let lanes = self.inner.lanes.iter();
         lanes.map(|lane| lane.addr.port()).collect()
     }
 
-    /// Connections of all kinds that are open, handshakes included.
+    /// Returns the number of open connections of all kinds, including handshakes.
     #[must_use]
     pub fn open_connections(&self) -> usize {
         self.all().map(|bound| bound.endpoint.open_connections()).sum()
     }
 
-    /// Opens a control connection. With `expected`, only that service is accepted; the first messages show which of
-    /// its instances has answered. A peer that is busy is tried again, with pauses.
+    /// Opens a control connection. With `expected`, only that service is accepted; its instance is known from the first
+    /// messages. A busy peer is tried again, with pauses.
     ///
-    /// When this returns, both sides have proved who they are and accepted each other.
+    /// When this returns, both sides have proved their identity and accepted each other.
     ///
     /// # Errors
     /// [`ConnectError`], within the handshake timeout.
@@ -166,26 +165,25 @@ impl Endpoints {
         Ok(ControlConnection::new(met, patience, addr.ip(), thread))
     }
 
-    /// The next control connection that a peer has opened. Its handshake is done and its peer known.
+    /// Returns the next control connection that a peer has opened. Its handshake is done and its peer known. Returns
     /// `None` once the endpoints are closed. Cancel-safe.
     ///
-    /// While nobody calls this, as many as `max_handshakes` wait; further ones are told that we are
-    /// busy, and try again.
+    /// While this is not called, `max_handshakes` connections wait. Further peers are told that this agent is busy, and
+    /// try again.
     pub async fn accept(&self) -> Option<ControlConnection> {
         self.inner.arrivals.lock().await.recv().await
     }
 
-    /// Lets `peer` open up to `lanes` lanes to us; send it the session's token and
-    /// [`lane_ports`](Self::lane_ports).
+    /// Allows `peer` to open up to `lanes` lanes. Send it the session's token and [`lane_ports`](Self::lane_ports).
     ///
     /// # Errors
-    /// The operating system's, when it has no randomness for the token.
+    /// An error of the operating system if it provides no randomness for the token.
     pub fn expect_lanes(&self, peer: &AgentId, lanes: u16) -> io::Result<LaneSession> {
         self.inner.registry.open(peer.clone(), usize::from(lanes))
     }
 
-    /// Opens a lane to `peer`, whose session `token` and whose lane is at `addr`. `index` chooses
-    /// among our own sockets and threads, modulo their number.
+    /// Opens a lane to `peer`, with the `token` of its session, at `addr`. `index` selects one of our own sockets and
+    /// threads, modulo their number.
     ///
     /// # Errors
     /// [`ConnectError`], within the handshake timeout.
@@ -220,11 +218,10 @@ impl Endpoints {
         self.inner.control.thread.handle.spawn(task)
     }
 
-    /// Closes all connections, takes no new ones, and waits half a second at most for the peers to be
-    /// told.
+    /// Closes all connections, accepts no new ones, and waits until the peers were told, for half a second at most.
     pub async fn close(&self, code: CloseCode, reason: &str) {
         self.hang_up(code, reason);
-        // Who was not told by then finds out by itself.
+        // A peer that was not told in time finds out by itself.
         let _ = timeout(GOODBYE, async {
             for bound in self.all() {
                 bound.endpoint.wait_idle().await;
@@ -233,7 +230,7 @@ impl Endpoints {
         .await;
     }
 
-    /// Closes all connections and takes no new ones. Does not wait until the peers were told.
+    /// Closes all connections and accepts no new ones. Does not wait until the peers were told.
     pub fn hang_up(&self, code: CloseCode, reason: &str) {
         self.inner.registry.close();
         for bound in self.all() {
@@ -248,13 +245,13 @@ impl Endpoints {
     async fn dial(&self, call: Call<'_>) -> Result<Met, ConnectError> {
         let (local, addr) = (call.bound.addr.ip(), call.addr);
         let options = &self.inner.options;
-        // Whichever is shorter.
+        // The shorter one ends the attempt.
         let after = options.handshake_timeout.min(options.idle_timeout);
         let deadline = Instant::now() + after;
         let mut pause = FIRST_PAUSE;
         loop {
             let result = tokio::select! {
-                // Where both end at the deadline, this says more.
+                // If both end at the deadline, the closed port says more.
                 biased;
                 () = closed_port(local, addr, deadline) => Err(ConnectError::PortClosed(addr)),
                 met = timeout_at(deadline, self.attempt(&call)) => match met {
@@ -298,13 +295,13 @@ impl Endpoints {
     }
 }
 
-/// Pause after a peer said for the first time that it is busy; doubles up to [`LONGEST_PAUSE`].
+/// The pause after a peer is busy for the first time. It doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// The longest pause before a busy peer is tried again.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// A connection that we mean to open.
+/// A connection to be opened.
 struct Call<'a> {
     bound: &'a Bound,
     addr: SocketAddr,
@@ -313,7 +310,7 @@ struct Call<'a> {
     introduction: &'a [u8],
 }
 
-/// Takes a control connection in: it says what it is, and waits for [`Endpoints::accept`].
+/// Accepts a control connection if it states that purpose. It then waits for [`Endpoints::accept`].
 async fn welcome_control(
     mut guest: Met,
     arrived: mpsc::Sender<ControlConnection>,
@@ -333,7 +330,7 @@ async fn welcome_control(
     }
 }
 
-/// Takes a lane in, if it begins with the token of a session of its peer.
+/// Accepts a lane if it begins with the token of a session of its peer.
 async fn welcome_lane(
     mut guest: Met,
     registry: Arc<Registry>,
@@ -351,10 +348,10 @@ async fn welcome_lane(
         tracing::debug!(peer = %guest.peer, "refused a lane");
         return guest.close(CloseCode::LANE_REFUSED);
     };
-    // Before the answer, so that what the peer is now allowed travels with it.
+    // Done before the answer, so that the peer gets its new limits together with it.
     admit_lane(&guest.connection, guest.path, &options);
     if answer(&mut guest.stream.0).await {
-        // There is room for each lane of the session; this fails where the session has ended.
+        // There is room for every lane of a session, so this fails only if the session has ended.
         let _ = session.try_send(Lane::new(guest, agent, thread, &options));
     }
 }

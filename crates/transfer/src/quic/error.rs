@@ -1,4 +1,4 @@
-//! Errors: one enum per operation, and what they share.
+//! Errors: one enum per operation, and their shared parts.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -9,20 +9,20 @@ use thiserror::Error;
 use super::options::OptionsError;
 use crate::identity::PeerIdentityError;
 
-/// Why a connection was closed, said by whoever closed it.
+/// The reason for closing a connection, as stated by the side that closes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CloseCode(pub(super) u32);
 
 impl CloseCode {
-    /// Nothing is wrong; the connection has done its work.
+    /// Nothing is wrong; the connection is not needed any more.
     pub const DONE: Self = Self(0);
-    /// The process is going down.
+    /// The process is shutting down.
     pub const SHUTTING_DOWN: Self = Self(1);
-    /// Too many connections.
+    /// There are too many connections.
     pub const BUSY: Self = Self(2);
-    /// The peer broke the framing, or did not get to the point in time.
+    /// The peer violated the framing, or did not state its purpose in time.
     pub const PROTOCOL: Self = Self(3);
-    /// A lane came without the right token.
+    /// A lane did not present a valid token.
     pub const LANE_REFUSED: Self = Self(4);
 
     pub(super) fn wire(self) -> VarInt {
@@ -43,12 +43,12 @@ impl std::fmt::Display for CloseCode {
     }
 }
 
-/// Why a single stream was given up. Numbers are the protocol's above, apart from 0.
+/// The reason for giving up a single stream. 0 is defined here; the layer above defines the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StreamCode(pub u32);
 
 impl StreamCode {
-    /// The stream was dropped half-way, without a reason given.
+    /// The stream was dropped before its end, without a stated reason.
     pub const CANCELLED: Self = Self(0);
 
     pub(super) fn wire(self) -> VarInt {
@@ -60,31 +60,31 @@ impl StreamCode {
     }
 }
 
-/// A connection is gone, and how it went.
+/// A connection has ended, for this reason.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum ConnectionLost {
-    /// The peer has not been heard of for the idle timeout.
+    /// The peer was silent for the idle timeout.
     #[error("the peer has gone silent")]
     Silent,
-    /// The peer's process forgot the connection: it restarted.
+    /// The peer's process does not know the connection, because it has restarted.
     #[error("the peer has restarted")]
     Reset,
-    /// The peer's process is gone: the system has closed its port.
+    /// The peer's process is gone, since its port is closed.
     #[error("the peer's process is gone: its port, {0}, is closed")]
     Gone(SocketAddr),
-    /// The peer closed it.
+    /// The peer closed the connection.
     #[error("closed by the peer: {code}{}", if reason.is_empty() { String::new() } else { format!(" ({reason})") })]
     ClosedByPeer {
         code: CloseCode,
-        /// In words, cut to 256 bytes.
+        /// The reason in words, cut to 256 bytes.
         reason: String,
     },
-    /// We closed it.
+    /// This side closed the connection.
     #[error("closed on this side")]
     ClosedHere,
-    /// One of the two QUIC stacks gave it up.
+    /// Either QUIC stack gave up the connection.
     #[error("QUIC failed: {reason}")]
     Transport { reason: String },
 }
@@ -109,20 +109,20 @@ impl From<ConnectionError> for ConnectionLost {
     }
 }
 
-/// A peer's words, as far as they are shown.
+/// Cuts and cleans a peer's text, so that it can be displayed.
 fn cut(reason: &[u8]) -> String {
     let reason = &reason[..reason.len().min(256)];
     String::from_utf8_lossy(reason).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Why [`Endpoints::bind`](super::Endpoints::bind) failed.
+/// The reason why [`Endpoints::bind`](super::Endpoints::bind) failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// A setting cannot be.
+    /// A setting is invalid.
     #[error(transparent)]
     Options(#[from] OptionsError),
-    /// No socket could be had at an address.
+    /// No socket could be bound at an address.
     #[error("cannot bind {addr}")]
     Socket { addr: SocketAddr, source: io::Error },
     /// Fewer ports of the range were free than there are lanes.
@@ -131,32 +131,32 @@ pub enum BindError {
     /// A thread could not be started.
     #[error("cannot start a thread for the network")]
     Thread(#[source] io::Error),
-    /// The cryptography offers no suite that QUIC can start with.
+    /// The cryptography provider has no cipher suite for QUIC's first packets.
     #[error("the cryptography cannot do QUIC")]
     Crypto,
 }
 
-/// Why no connection came about.
+/// The reason why a connection could not be made.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum ConnectError {
-    /// Nobody answered, or the answer took too long.
+    /// There was no answer, or it took too long.
     #[error("{addr} has not answered within {after:?}")]
     TimedOut { addr: SocketAddr, after: Duration },
-    /// The host is there, and no process has the port.
+    /// The host answers, but no process has the port.
     #[error("no process is at {0}: its port is closed")]
     PortClosed(SocketAddr),
-    /// The address cannot be reached from the bound one: port 0, or another address family.
+    /// The address cannot be reached from the bound one: it has port 0, or is of another address family.
     #[error("{0} cannot be reached from the address that is bound here")]
     Address(SocketAddr),
-    /// The peer turned the connection away because it has too many.
+    /// The peer rejected the connection because it has too many.
     #[error("the peer has too many connections")]
     Busy,
-    /// The peer's certificate is sound, but not that of an agent we want.
-    #[error("the peer is not who it should be")]
+    /// The peer's certificate is valid, but not that of the expected agent.
+    #[error("the peer is not the expected agent: {0}")]
     Identity(#[from] PeerIdentityError),
-    /// The peer's certificate is not to be trusted: unknown authority, expired, not yet valid.
+    /// The peer's certificate is not trusted: its authority is unknown, or it is expired or not yet valid.
     #[error("the peer's certificate does not hold: {reason}")]
     Certificate { reason: String },
     /// The peer does not accept our certificate.
@@ -165,7 +165,7 @@ pub enum ConnectError {
     /// The peer speaks another protocol.
     #[error("the peer does not speak transload/1")]
     Protocol,
-    /// The peer did not accept the lane: a wrong or used-up token, or a lane too many.
+    /// The peer refused the lane: its token is wrong or used up, or there are too many lanes.
     #[error("the peer has refused the lane")]
     LaneRefused,
     /// The endpoints are closed.
@@ -177,7 +177,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Sorts a failed handshake. `identity` is what our own verifier found, if it did.
+    /// Classifies a failed handshake. `identity` is the finding of our own verifier, if any.
     pub(super) fn from_handshake(error: ConnectionError, identity: Option<PeerIdentityError>) -> Self {
         if let Some(identity) = identity {
             return Self::Identity(identity);
@@ -188,7 +188,8 @@ impl ConnectError {
             _ => return Self::from(ConnectionLost::from(error)),
         };
         let here = matches!(error, ConnectionError::TransportError(_));
-        // How QUIC says in a handshake that the peer closes it by its own decision: its place went to another.
+        // In a handshake, QUIC reports with this code that the peer closed the connection deliberately: its place went
+        // to another.
         let gave_way = !here && code == TransportErrorCode::APPLICATION_ERROR;
         if gave_way || code == TransportErrorCode::CONNECTION_REFUSED {
             return Self::Busy;
@@ -212,7 +213,7 @@ impl From<ConnectionLost> for ConnectError {
     }
 }
 
-/// The TLS alert in a QUIC error code (RFC 9001, section 4.8).
+/// Returns the TLS alert in a QUIC error code (RFC 9001, section 4.8).
 fn alert(code: TransportErrorCode) -> Option<AlertDescription> {
     match u64::from(code) {
         code @ 0x100..0x200 => u8::try_from(code - 0x100).ok().map(AlertDescription::from),
@@ -220,20 +221,20 @@ fn alert(code: TransportErrorCode) -> Option<AlertDescription> {
     }
 }
 
-/// Why a frame could not be sent or received over a control connection.
+/// The reason why a frame could not be sent or received over a control connection.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// What the peer sends are no frames. The connection is closed.
+    /// The peer's bytes are not valid frames. The connection is closed.
     #[error(transparent)]
     Frame(#[from] transload_wire::internal::frame::FrameError),
-    /// The message did not get through in time. The connection is closed.
+    /// A message was not transferred in time. The connection is closed.
     #[error("a message has been under way for over {after:?}")]
     TimedOut { after: Duration },
     /// The peer ended the control stream in the middle of a message.
     #[error("the control stream ended inside a message")]
     Truncated,
-    /// The peer ended or gave up its half of the control stream, between messages.
+    /// The peer ended its half of the control stream between messages.
     #[error("the peer has ended the control stream")]
     Ended,
     /// The connection was lost.
@@ -241,24 +242,24 @@ pub enum ControlError {
     Lost(#[from] ConnectionLost),
 }
 
-/// Why a data stream failed.
+/// The reason why a data stream failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum StreamError {
-    /// The receiver wants no more of it.
+    /// The receiver does not want the rest of it.
     #[error("stopped by the receiver (code {})", .0.0)]
     Stopped(StreamCode),
     /// The sender gave it up.
     #[error("reset by the sender (code {})", .0.0)]
     Reset(StreamCode),
-    /// It ended before as many bytes had come as were asked for.
+    /// It ended before the requested number of bytes had arrived.
     #[error("the stream ended {missing} bytes early")]
     Ended { missing: usize },
-    /// No byte has moved for the stall timeout.
+    /// No byte was transferred for the stall timeout.
     #[error("no progress for {after:?}")]
     Stalled { after: Duration },
-    /// The stream was finished, stopped or reset on this side before.
+    /// This side has finished, stopped or reset the stream before.
     #[error("the stream was closed on this side")]
     ClosedHere,
     /// The connection was lost.

@@ -1,4 +1,4 @@
-//! A connection for data.
+//! Connections for data.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -13,8 +13,8 @@ use super::{
 };
 use transload_plan::ids::AgentId;
 
-/// One data connection to a peer, bound to a control connection with the same peer. Clones are the
-/// same lane. It is closed when the last clone and the last of its streams are dropped.
+/// A data connection to a peer, which belongs to a control connection with the same peer. Clones refer to the same
+/// lane. It is closed when the last clone and the last of its streams are dropped.
 #[derive(Debug, Clone)]
 pub struct Lane {
     inner: Arc<Inner>,
@@ -26,24 +26,24 @@ struct Inner {
     peer: AgentId,
     thread: Handle,
     stall_timeout: Duration,
-    /// Holds a place among the connections that peers have opened, until it is dropped.
+    /// A permit for a connection that a peer has opened, held until this is dropped.
     _known: Option<OwnedSemaphorePermit>,
 }
 
-/// What a lane has seen so far.
+/// Statistics of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaneStats {
-    /// The present UDP payload, in bytes.
+    /// The current UDP payload in bytes.
     pub udp_payload: u16,
-    /// Packets sent.
+    /// The number of packets sent.
     pub sent_packets: u64,
-    /// Calls into the kernel that sent them.
+    /// The number of system calls that sent them.
     pub send_calls: u64,
 }
 
 impl Lane {
-    /// A lane whose peer has shown that it belongs here, and was [admitted](super::path::admit_lane).
+    /// Makes a lane, whose peer has presented a token and was [admitted](super::path::admit_lane).
     pub(super) fn new(met: Met, peer: AgentId, thread: Handle, options: &QuicOptions) -> Self {
         Self {
             inner: Arc::new(Inner {
@@ -56,14 +56,14 @@ impl Lane {
         }
     }
 
-    /// Which agent is at the other end: the one whose session this lane belongs to.
+    /// Returns the agent at the other end, which is the one of the lane's session.
     #[must_use]
     pub fn peer(&self) -> &AgentId {
         &self.inner.peer
     }
 
-    /// Opens a stream. Waits where the peer has as many open as it allows. The peer learns of it with
-    /// its first bytes.
+    /// Opens a stream. Waits while the peer has as many open as it allows. The peer learns of the stream with its first
+    /// bytes.
     ///
     /// # Errors
     /// [`StreamError::Stalled`] or [`StreamError::Lost`].
@@ -76,14 +76,14 @@ impl Lane {
         Ok(DataSender::new(stream, self.inner.thread.clone(), after))
     }
 
-    /// The next stream that the peer opens. Cancel-safe.
+    /// Returns the next stream that the peer opens. Cancel-safe.
     pub async fn accept_stream(&self) -> Result<DataReceiver, ConnectionLost> {
         let stream = self.inner.connection.accept_uni().await?;
         Ok(DataReceiver::new(stream, self.inner.stall_timeout))
     }
 
-    /// Runs `task` on the thread that drives this lane's socket: the place for loops that fill or
-    /// empty its streams, since their data is in that core's cache. It must not block.
+    /// Runs `task` on the thread that drives this lane's socket. Loops that fill or empty its streams belong there,
+    /// since their data is in that core's cache. The task must not block.
     pub fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -97,12 +97,12 @@ impl Lane {
         self.inner.connection.close(code.wire(), b"");
     }
 
-    /// Waits until the lane is gone, and says how. Cancel-safe.
+    /// Waits until the lane has ended, and returns how. Cancel-safe.
     pub async fn closed(&self) -> ConnectionLost {
         self.inner.connection.closed().await.into()
     }
 
-    /// What the lane has seen so far.
+    /// Returns statistics since the lane was opened.
     #[must_use]
     pub fn stats(&self) -> LaneStats {
         let stats = self.inner.connection.stats();

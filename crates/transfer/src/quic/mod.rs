@@ -15,17 +15,16 @@
 //!  └──────────────────────┘                            └──────────────────────┘
 //! ```
 //!
-//! - [`Endpoints`] owns all of one agent's sockets and the threads that drive them. Control has a
-//!   thread of its own, so that it answers whatever the data does; each lane has one, since one QUIC
-//!   connection fills about one core.
-//! - Whoever holds a [`ControlConnection`] knows who the peer is, from a verified certificate.
-//! - [`Lane`]s belong to a control connection: the side that will accept them makes a
-//!   [`LaneSession`] for that peer, sends its [token](LaneSession::token) and lane ports over control, and
-//!   accepts only lanes that prove to be of the same service and begin with the token.
+//! - [`Endpoints`] owns all sockets of an agent, and the threads that drive them. Control has a thread of its own, so
+//!   that it stays responsive whatever the data does. Each lane has one, since one QUIC connection uses about one core.
+//! - A [`ControlConnection`] tells its holder who the peer is, from a verified certificate.
+//! - [`Lane`]s belong to a control connection. The side that will accept them makes a [`LaneSession`] for that peer,
+//!   sends the session's [token](LaneSession::token) and its lane ports over control, and accepts only lanes that prove
+//!   to be of the same service and begin with the token.
 //!
-//! Nothing waits for ever and nothing grows without bound: see [`QuicOptions`] for each bound. The functions may be
-//! awaited in any tokio runtime that has time enabled. Loops that move much data should run on the threads of
-//! the sockets: [`Lane::spawn`].
+//! Every wait ends and everything is bounded: see [`QuicOptions`] for each limit. The functions may be awaited in any
+//! tokio runtime that has time enabled. Loops that move much data should run on the threads of the sockets:
+//! [`Lane::spawn`].
 
 mod acceptor;
 mod bound;

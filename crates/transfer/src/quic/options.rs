@@ -7,88 +7,86 @@ use thiserror::Error;
 /// The smallest UDP payload that QUIC works with (RFC 9000, section 14).
 pub const MIN_UDP_PAYLOAD: u16 = 1200;
 
-/// The largest UDP payload there is: 65,535 bytes of IPv4 packet less 20 of IP and 8 of UDP header.
+/// The largest possible UDP payload: 65,535 bytes of an IPv4 packet without 20 of IP and 8 of UDP header.
 pub const MAX_UDP_PAYLOAD: u16 = 65_507;
 
-/// Settings of the endpoints of one agent. `Default` is right for hosts in one data centre.
+/// Settings of the endpoints of an agent. The default suits hosts in one data centre.
 ///
-/// Each field says its unit, what memory it bounds, and when to change it.
+/// Each field states its unit, the memory that it bounds, and when to change it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QuicOptions {
-    /// How many lanes peers may open to this agent, and it to them: data connections, each with its
-    /// own socket, port and thread. One fills about one core. More for networks above 10 Gbit/s,
-    /// one where cores are scarce.
+    /// The number of lanes that peers may open to this agent, and it to them. A lane is a data connection with its own
+    /// socket, port and thread, and uses about one core. Use more for networks above 10 Gbit/s, and one if cores are
+    /// scarce.
     pub lanes: u16,
 
-    /// UDP ports for the lanes; `None` lets the system choose. Set it where a firewall needs to know.
+    /// The UDP ports for the lanes; `None` lets the system choose. Set it if a firewall needs to know them.
     pub lane_ports: Option<RangeInclusive<u16>>,
 
-    /// The largest UDP payload in bytes, or `None` for what suits the path: on loopback the largest
-    /// there is, at once (less where the kernel grants small buffers); elsewhere what discovery
-    /// finds, up to [`NETWORK_UDP_PAYLOAD`](Self::NETWORK_UDP_PAYLOAD) and the interface's own MTU.
+    /// The largest UDP payload in bytes. By default it depends on the path: on loopback it is the largest possible one
+    /// from the beginning (less if the kernel grants small buffers); elsewhere it is found by discovery, up to
+    /// [`NETWORK_UDP_PAYLOAD`](Self::NETWORK_UDP_PAYLOAD) and the interface's own MTU.
     ///
-    /// Every value works: it is clamped to [`MIN_UDP_PAYLOAD`]..=[`MAX_UDP_PAYLOAD`] and to what the
-    /// interface towards the peer carries, and only loopback starts at it; other paths start at
-    /// 1,452 or less and grow as probes come through. Set it lower where a network loses the probes
-    /// silently and slowly, and on tests of small packets.
+    /// Every value works: it is clamped to [`MIN_UDP_PAYLOAD`]..=[`MAX_UDP_PAYLOAD`] and to what the interface towards
+    /// the peer carries. Only loopback starts with it; other paths start with 1,452 or less, and grow as probes get
+    /// through. Set it lower if a network silently drops the probes, and to test small packets.
     pub udp_payload: Option<u16>,
 
-    /// Kernel buffer of each lane socket, in bytes and for each direction. Buffers below a few MiB
-    /// lose packets in bursts. The kernel grants at most `net.core.rmem_max` and
-    /// `net.core.wmem_max`; a warning says where that is less.
+    /// The kernel buffer of each lane socket, in bytes for each direction. Buffers below a few MiB lose packets in
+    /// bursts. The kernel grants at most `net.core.rmem_max` and `net.core.wmem_max`; a warning is logged if that is
+    /// less.
     pub socket_buffer: usize,
 
-    /// Bytes that a peer may send on one stream before we have read them, and half of what it may
-    /// send on all streams of a lane: this bounds the receive memory of a lane to twice as much.
-    /// About bandwidth times round trip: 4 MiB carries 32 Gbit/s at 1 ms. More for longer paths. A
-    /// window above `socket_buffer` loses packets whenever our thread is late; on loopback, where
-    /// nothing is gained by it, the window is never above what the kernel granted.
+    /// The bytes that a peer may send on one stream before they are read, and half of those on all streams of a lane.
+    /// So it bounds the receive memory of a lane to twice its value. It should be about bandwidth times round trip
+    /// time: 4 MiB carry 32 Gbit/s at 1 ms. Use more for longer paths. A window above `socket_buffer` loses packets
+    /// whenever our thread is late. On loopback a larger window has no use, so it is never above what the kernel
+    /// granted.
     pub receive_window: u32,
 
-    /// Bytes of ours that one lane holds until the peer has acknowledged them. Bounds the send
-    /// memory of a lane. As `receive_window`.
+    /// The bytes that one lane holds until the peer has acknowledged them. It bounds the send memory of a lane; choose
+    /// it like `receive_window`.
     pub send_window: u32,
 
-    /// Streams that a peer may have open at once on one lane.
+    /// The most streams that a peer may have open on one lane.
     pub max_streams: u32,
 
-    /// How long one control frame may take from its first to its last byte, and how long sending
-    /// one may be held up by a peer that does not read.
+    /// The time limit of a control frame, from its first to its last byte, and for sending one to a peer that does not
+    /// read.
     pub frame_timeout: Duration,
 
-    /// How long a data stream may make no progress at all, in either direction, before its
-    /// operation fails.
+    /// How long a data stream may make no progress, in either direction, before its operation fails.
     pub stall_timeout: Duration,
 
-    /// How long a connection may take from its first packet until both sides have proved who they
-    /// are and the peer has said what the connection is for.
+    /// The time limit for a new connection, from its first packet until both sides have proved their identity and the
+    /// peer has stated its purpose.
     pub handshake_timeout: Duration,
 
-    /// How long of that a peer that connects to us has to show its certificate. A stranger holds a place for no
-    /// longer, so more only where a round trip takes half a second or more.
+    /// The part of that time in which a connecting peer must show its certificate. A stranger holds a place no longer
+    /// than this, so increase it only if a round trip takes half a second or more.
     pub certificate_timeout: Duration,
 
-    /// Connections per socket whose peer has not shown its certificate. When half are taken, an address has to
-    /// prove that it is real before it gets one of the others. When all are, a newcomer gets the oldest place of
-    /// the address that has the most, so that a flood takes places from itself. As many agents that have shown theirs
-    /// may be about to say what their connection is for. Each costs tens of KiB and a signature.
+    /// The most connections per socket whose peer has not shown its certificate. When half are taken, an address must
+    /// prove that it is real before it gets one of the others. When all are taken, a newcomer gets the oldest place of
+    /// the address that has the most, so that a flood takes places from itself. As many connections again may have
+    /// shown a certificate and not stated their purpose. Each costs tens of KiB and a signature.
     pub max_handshakes: usize,
 
-    /// Connections per socket that peers have opened and shown a certificate on; others are turned away. Those that we have
-    /// opened, and those that are closing, do not count; with them there are four times as many at most.
+    /// The most connections per socket that peers have opened and shown a certificate on; others are rejected. Our own
+    /// connections and closing ones do not count; with them there are four times as many at most.
     pub max_connections: usize,
 
-    /// How long a peer may be silent before its connections are given up. Whole milliseconds.
+    /// How long a peer may be silent before its connections are given up, in whole milliseconds.
     pub idle_timeout: Duration,
 
-    /// How often to say something on a connection that would otherwise be silent. Less than half the
-    /// idle timeout. Control connections do every half a second at least, which tells a peer that is there from one whose
-    /// process is gone.
+    /// How often something is sent on a connection that would otherwise be silent. Must be less than half the idle
+    /// timeout. Control connections send something every half second at least, so that a live peer can be distinguished
+    /// from one whose process is gone.
     pub keep_alive: Duration,
 }
 
 impl QuicOptions {
-    /// The largest UDP payload looked for on networks: jumbo frames of 9,000 bytes less headers.
+    /// The largest UDP payload that discovery tries on networks: jumbo frames of 9,000 bytes without headers.
     pub const NETWORK_UDP_PAYLOAD: u16 = 8952;
 }
 
@@ -115,11 +113,11 @@ impl Default for QuicOptions {
     }
 }
 
-/// A setting that cannot be.
+/// A setting is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// A number is outside of what it may be.
+    /// A number is out of its range.
     #[error("{field} is {actual}; it must be {expected}")]
     OutOfRange { field: &'static str, actual: String, expected: &'static str },
     /// The port range has fewer ports than there are lanes.
@@ -131,7 +129,7 @@ impl QuicOptions {
     /// Checks every setting.
     ///
     /// # Errors
-    /// The first that cannot be.
+    /// The first invalid setting.
     pub fn check(&self) -> Result<(), OptionsError> {
         let ms = Duration::from_millis;
         let day = Duration::from_secs(24 * 60 * 60);
@@ -178,7 +176,7 @@ impl QuicOptions {
         }
     }
 
-    /// The largest UDP payload that these options may lead to, which bounds receive buffers.
+    /// Returns the largest UDP payload that these options may lead to, which bounds receive buffers.
     pub(super) fn largest_udp_payload(&self) -> u16 {
         self.udp_payload.unwrap_or(MAX_UDP_PAYLOAD).clamp(MIN_UDP_PAYLOAD, MAX_UDP_PAYLOAD)
     }

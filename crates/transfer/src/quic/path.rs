@@ -1,5 +1,5 @@
-//! What is known about the path to a peer before the first packet, and the transport settings that
-//! follow from it.
+//! The properties of the network path to a peer that are known before the first packet, and the transport settings that
+//! follow from them.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
@@ -14,45 +14,46 @@ use super::{
     socket::MAX_BATCH,
 };
 
-/// IP and UDP headers: what an interface's MTU exceeds a UDP payload by.
+/// Bytes of IP and UDP headers: the difference between an interface's MTU and its UDP payload.
 const HEADERS_V4: u32 = 20 + 8;
 const HEADERS_V6: u32 = 40 + 8;
 
-/// The payload that an interface must carry to count as loopback: nothing else has an MTU of 64 KiB.
+/// An interface that carries this payload counts as loopback, since nothing else has an MTU of 64 KiB.
 const LOOPBACK_LIKE: u16 = 60_000;
 
-/// Where packets start on networks. Ethernet carries it with IPv6 headers too.
+/// The initial payload on networks. Ethernet carries it with IPv6 headers, too.
 pub(super) const ETHERNET_UDP_PAYLOAD: u16 = 1452;
 
-/// On loopback, packets are no larger than this part of the kernel's receive buffer: with a handful
-/// under way at most, QUIC waits for acknowledgements that wait for more packets (buffers of 208 KiB,
-/// GB/s: packets of 6.4 K 0.67, of 16 K 0.85, of 32 K 0.23, of 64 K 0.15).
+/// On loopback, packets are no larger than this fraction of the kernel's receive buffer. If only a handful of packets
+/// fit, QUIC waits for acknowledgements that wait for more packets (with buffers of 208 KiB, in GB/s: packets of 6.4 K
+/// 0.67, of 16 K 0.85, of 32 K 0.23, of 64 K 0.15).
 const LOOPBACK_PACKETS_IN_BUFFER: usize = 12;
 
-/// How to use one path.
+/// The settings for one path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Path {
-    /// The UDP payload from the first packet on, in bytes.
+    /// The initial UDP payload in bytes.
     pub(super) initial: u16,
-    /// The UDP payload where discovery stops.
+    /// The largest UDP payload that discovery tries.
     pub(super) largest: u16,
-    /// Bytes that may be under way on one stream towards us.
+    /// The bytes that may be in flight on one stream towards us.
     pub(super) receive_window: u32,
 }
 
 impl Path {
-    /// Towards `peer`, as the kernel would route it, for a socket with a receive buffer of
-    /// `buffer` bytes.
+    /// Chooses the settings for the route to `peer`, for a socket with a receive buffer of `buffer` bytes.
     pub(super) fn towards(peer: SocketAddr, options: &QuicOptions, buffer: usize) -> Self {
         Self::choose(carried_by_route(peer), options, buffer)
     }
 
-    /// `carried` is the UDP payload that the interface towards the peer carries, if the kernel says.
+    /// Chooses the settings. `carried` is the UDP payload that the interface towards the peer carries, if the kernel
+    /// says.
     pub(super) fn choose(carried: Option<u32>, options: &QuicOptions, buffer: usize) -> Self {
         let wanted = options.udp_payload.map(|bytes| bytes.clamp(MIN_UDP_PAYLOAD, MAX_UDP_PAYLOAD));
         let carried = carried.map(|bytes| u16::try_from(bytes).unwrap_or(u16::MAX));
         match carried {
-            // Nothing lies between: what the interface carries arrives, if the buffer takes it.
+            // On loopback there are no hops, so every packet that the interface carries arrives, if the buffer has
+            // room.
             Some(carried) if carried >= LOOPBACK_LIKE => {
                 let suiting = u16::try_from(buffer / LOOPBACK_PACKETS_IN_BUFFER)
                     .unwrap_or(u16::MAX)
@@ -65,8 +66,8 @@ impl Path {
                     receive_window: options.receive_window.min(buffer).max(LEAST_WINDOW),
                 }
             }
-            // Some hop may carry less than our interface does, so big packets are probed for. Without
-            // an answer of the kernel's, start where QUIC always works.
+            // A hop may carry less than our interface does, so large packets are probed for. If the kernel gives no
+            // answer, start with a payload that always works for QUIC.
             carried => {
                 let limit = wanted.unwrap_or(QuicOptions::NETWORK_UDP_PAYLOAD);
                 let largest = limit.min(carried.unwrap_or(limit)).max(MIN_UDP_PAYLOAD);
@@ -80,10 +81,10 @@ impl Path {
 /// Makes the transport settings for a path.
 pub(super) type TransportTowards = fn(Path, &QuicOptions) -> Arc<TransportConfig>;
 
-/// Windows below this make no progress worth having.
+/// The least window that allows useful progress.
 const LEAST_WINDOW: u32 = 64 << 10;
 
-/// The UDP payload that the interface towards `peer` carries. No packet is sent to find out.
+/// Returns the UDP payload that the interface towards `peer` carries. Sends no packet.
 fn carried_by_route(peer: SocketAddr) -> Option<u32> {
     let (peer, any) = match peer.ip().to_canonical() {
         IpAddr::V4(v4) => ((v4, peer.port()).into(), IpAddr::from(Ipv4Addr::UNSPECIFIED)),
@@ -109,14 +110,14 @@ fn route_mtu(_: &UdpSocket, peer: SocketAddr) -> Option<u32> {
     peer.ip().is_loopback().then_some(65_535 - headers)
 }
 
-/// Transport settings of control connections: small and quick.
+/// Makes the transport settings of control connections, for few and quick messages.
 pub(super) fn control_transport(path: Path, options: &QuicOptions) -> Arc<TransportConfig> {
     let path = Path {
         initial: path.initial.min(ETHERNET_UDP_PAYLOAD),
         largest: path.largest.min(ETHERNET_UDP_PAYLOAD),
         ..path
     };
-    let mut config = common(path, options);
+    let mut config = common_config(path, options);
     let window = VarInt::from_u32(CONTROL_WINDOW);
     config
         .keep_alive_interval(Some(options.keep_alive.min(CONTROL_KEEP_ALIVE)))
@@ -128,61 +129,61 @@ pub(super) fn control_transport(path: Path, options: &QuicOptions) -> Arc<Transp
     Arc::new(config)
 }
 
-/// How often at least something is said on a control connection, so that a peer that is there is heard of as often: one small
-/// packet and its answer.
+/// The longest keep-alive interval of control connections, which bounds the silence of a live peer. A keep-alive is one
+/// small packet and its answer.
 pub(super) const CONTROL_KEEP_ALIVE: Duration = Duration::from_millis(500);
 
-/// Four messages of the largest size in each direction.
+/// The window for four messages of the largest size in each direction.
 const CONTROL_WINDOW: u32 = 256 << 10;
 
-/// Transport settings of lanes: made for one stream at full speed, once [`admit_lane`] lets them.
+/// Makes the transport settings of lanes: for one stream at full speed, once [`admit_lane`] allows streams.
 ///
-/// Until then a peer may not do more than present its token, so that a connection that will be closed
-/// does not make us keep a window's worth of bytes.
+/// Until then a peer may only present its token, so that a connection which will be closed cannot make us store a
+/// window of bytes.
 pub(super) fn lane_transport(path: Path, options: &QuicOptions) -> Arc<TransportConfig> {
-    let mut config = common(path, options);
+    let mut config = common_config(path, options);
     let mut congestion = CubicConfig::default();
     congestion.initial_window(LANE_INITIAL_WINDOW);
     config
-        // The token goes over the one bidirectional stream.
+        // The token comes on the only bidirectional stream.
         .max_concurrent_bidi_streams(VarInt::from_u32(1))
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .stream_receive_window(VarInt::from_u32(path.receive_window))
         .receive_window(VarInt::from_u32(STRANGER_WINDOW))
         .send_window(u64::from(options.send_window))
-        // Two packets that do not fit into one batch are better made one after the other: the first
-        // is still in cache when it is sent.
+        // If two packets do not fit into one batch, it is better to make them one by one: the first is still in the
+        // cache when it is sent.
         .enable_segmentation_offload(usize::from(path.initial) <= MAX_BATCH / 2)
         .congestion_controller_factory(Arc::new(congestion));
     Arc::new(config)
 }
 
-/// Bytes that a lane may send before it is admitted.
+/// The bytes that a lane may send before it is admitted.
 const STRANGER_WINDOW: u32 = 4 << 10;
 
-/// Opens up a lane whose peer has shown that it belongs here.
+/// Allows streams on a lane whose peer has presented a valid token.
 pub(super) fn admit_lane(connection: &Connection, path: Path, options: &QuicOptions) {
-    // A stream that is not read must not hold up the others at once.
+    // One stream that is not read must not immediately block the others.
     let all_streams = path.receive_window.saturating_mul(2);
     connection.set_receive_window(VarInt::from_u32(all_streams));
     connection.set_max_concurrent_uni_streams(VarInt::from_u32(options.max_streams));
 }
 
-/// Bytes sent before the first acknowledgement: what a switch port buffers without loss.
+/// The bytes sent before the first acknowledgement: as many as a switch port buffers without loss.
 const LANE_INITIAL_WINDOW: u64 = 256 << 10;
 
-/// The round trip that is assumed before one was measured: that of hosts far apart in one region. A first packet that
-/// is lost, or dropped by a peer whose places are taken, is sent again after three times as long.
+/// The round trip time that is assumed before one was measured: that of distant hosts in one region. A first packet
+/// that is lost, or dropped by a peer without free places, is sent again after three times as long.
 pub(super) const INITIAL_RTT: Duration = Duration::from_millis(100);
 
-fn common(path: Path, options: &QuicOptions) -> TransportConfig {
+fn common_config(path: Path, options: &QuicOptions) -> TransportConfig {
     let mut config = TransportConfig::default();
     let discovery = (path.largest > path.initial).then(|| {
         let mut discovery = MtuDiscoveryConfig::default();
         discovery.upper_bound(path.largest);
         discovery
     });
-    // Checked to be at most a day, so it fits.
+    // The check of the options limits it to a day, so it fits.
     let idle = u32::try_from(options.idle_timeout.as_millis()).unwrap_or(u32::MAX);
     config
         .initial_rtt(INITIAL_RTT)
@@ -191,8 +192,8 @@ fn common(path: Path, options: &QuicOptions) -> TransportConfig {
         .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(idle))))
         .keep_alive_interval(Some(options.keep_alive))
         .datagram_receive_buffer_size(None)
-        // Streams go out in the order in which they were written: whole packets, and the first
-        // transfer done first.
+        // Streams are sent in the order in which they were written. That makes full packets, and completes the first
+        // transfer first.
         .send_fairness(false);
     config
 }

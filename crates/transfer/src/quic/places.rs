@@ -1,4 +1,4 @@
-//! Places for handshakes under way: few, and shared out fairly among those who ask for them.
+//! A few places for handshakes in progress, which are shared fairly among those that ask for them.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -10,15 +10,16 @@ use std::{
 
 use tokio::{sync::oneshot, time::sleep};
 
-/// How many connections that failed may still be closing, for each place: QUIC keeps them for three of its timeouts.
+/// The number of failed connections that may still be closing, for each place. QUIC keeps them for three of its
+/// timeouts.
 const CLOSING: usize = 4;
 
 /// How long a failed connection counts as closing: three probe timeouts (RFC 9000, section 10.2), each three times the
-/// round trip that is assumed before one was measured.
+/// initially assumed round trip time.
 pub(super) const CLOSED_AFTER: Duration = super::path::INITIAL_RTT.saturating_mul(9);
 
-/// Where a connection comes from: an IPv4 address, or the 64 bits of an IPv6 address that name a network, since
-/// whoever has one address of it has all.
+/// The origin of a connection: an IPv4 address, or the 64-bit network of an IPv6 address, because a user who has one
+/// address of a network has all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Source(IpAddr);
 
@@ -32,9 +33,9 @@ impl From<SocketAddr> for Source {
     }
 }
 
-/// A bounded number of places. Where all are taken, a newcomer gets that of the holder who has the most, the oldest of
-/// them: whoever takes many places takes them from itself, and of two users behind one address the one that is
-/// quicker than the other's flood gets through.
+/// A bounded number of places. If all are taken, a newcomer gets one from the holder with the most places, the oldest
+/// one. So a holder that takes many places loses its own; and a user behind the same address as a flood gets through if
+/// it is fast enough.
 #[derive(Debug)]
 pub(super) struct Places<K: Eq + Hash> {
     table: Arc<Mutex<Table<K>>>,
@@ -44,7 +45,7 @@ pub(super) struct Places<K: Eq + Hash> {
 #[derive(Debug)]
 struct Table<K> {
     next: u64,
-    /// Places taken, and those who had one and are closing.
+    /// The number of taken places, and of connections that had one and are closing.
     taken: usize,
     closing: usize,
     holders: HashMap<K, Holder>,
@@ -52,12 +53,12 @@ struct Table<K> {
 
 #[derive(Debug, Default)]
 struct Holder {
-    /// The places it has, the oldest first. Dropping the sender takes the place away.
+    /// Its places, the oldest first. Dropping the sender takes a place away.
     places: VecDeque<(u64, oneshot::Sender<()>)>,
     closing: usize,
 }
 
-/// A place. Dropping it gives it back.
+/// A place. Dropping it returns it.
 #[derive(Debug)]
 pub(super) struct Place<K: Clone + Eq + Hash> {
     table: Arc<Mutex<Table<K>>>,
@@ -72,12 +73,12 @@ impl<K: Clone + Eq + Hash> Places<K> {
         Self { table: Arc::new(Mutex::new(table)), most }
     }
 
-    /// Takes a place. `None` where so many are closing that `key`, which has its share of them, has to wait.
+    /// Takes a place. Returns `None` if too many connections are closing and `key` has its share of them.
     pub(super) fn take(&self, key: K) -> Option<Place<K>> {
         let mut table = lock(&self.table);
         let own = table.holders.get(&key).map_or(0, |holder| holder.closing);
         let share = CLOSING * self.most / (table.holders.len() + 1);
-        // Those below their share are let in up to a second bound, which no number of holders moves.
+        // Holders below their share are admitted up to a second bound, which does not depend on the number of holders.
         if table.closing >= 2 * CLOSING * self.most || (table.closing >= CLOSING * self.most && own >= share) {
             return None;
         }
@@ -93,12 +94,11 @@ impl<K: Clone + Eq + Hash> Places<K> {
         Some(Place { table: self.table.clone(), key, id, lost })
     }
 
-    /// How many places are taken.
     pub(super) fn taken(&self) -> usize {
         lock(&self.table).taken
     }
 
-    /// How many connections have a place, or are closing after they had one.
+    /// Returns the number of connections that have a place, or are closing after they had one.
     pub(super) fn connections(&self) -> usize {
         let table = lock(&self.table);
         table.taken + table.closing
@@ -126,11 +126,11 @@ impl<K: Eq + Hash> Table<K> {
 impl<K: Clone + Eq + Hash> Place<K> {
     /// Waits until the place is taken away.
     pub(super) async fn lost(&mut self) {
-        // Nothing is ever sent.
+        // The channel never carries a value.
         let _ = (&mut self.lost).await;
     }
 
-    /// Gives the place back, and counts the connection until QUIC has forgotten it.
+    /// Returns the place, and counts the connection until QUIC has forgotten it.
     pub(super) async fn close(self) {
         let (table, key) = (self.table.clone(), self.key.clone());
         {

@@ -1,11 +1,11 @@
-//! Probes, which find out that a port is closed: a host without a process at a port says so, to sockets that are connected to
-//! it. Those of QUIC are not, so they hear nothing.
+//! Probes that find out whether a port is closed. A host without a process at a port says so, but only to sockets that
+//! are connected to the port. QUIC's sockets are not, so they do not hear it.
 //!
-//! Hosts say so seldom: Linux sends another host six of these messages at once and then one a second, for all its ports
-//! together. So a peer is asked for only while it is silent, and one such answer is believed.
+//! Hosts say so seldom: Linux sends another host six of these messages at once and then one a second, for all ports
+//! together. So a peer is probed only while it is silent, and a single such answer suffices.
 //!
-//! Nothing is ended that has a sign of life. Whoever answers probes for somebody else (a firewall, an address that stands for
-//! several hosts) ends no connection, since its peer is heard of meanwhile.
+//! A connection with a sign of life is never ended. If something else answers probes for the peer (a firewall, or an
+//! address shared by several hosts), it ends no connection, since the peer is heard of meanwhile.
 
 use std::{
     io,
@@ -21,22 +21,22 @@ use tokio::{
 
 use super::path::{CONTROL_KEEP_ALIVE, INITIAL_RTT};
 
-/// How long this waits between two probes, and between two looks at whether a peer was heard of. A process that is gone is
-/// noticed within 1 s: after the longest silence of one that is there, which is 0.7 s, one such pause, and an answer.
+/// The pause between two probes, and between two checks whether a peer was heard of. A process that is gone is noticed
+/// within 1 s: after the longest silence of a live peer, which is 0.7 s, one such pause, and an answer.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// How long a probe waits for its answer, where the round trip is known: three of it, within these bounds. A socket is open for
-/// as long, once for each connection whose peer is silent.
+/// The bounds of the time for which a probe waits for its answer: three round trips, if the round trip time is known.
+/// For that long, each connection with a silent peer has one open socket.
 const ANSWER: (Duration, Duration) = (Duration::from_millis(10), INITIAL_RTT);
 
-/// How long a connection has to come about although its port was found closed: QUIC sends its first packet again after 0.3 s
-/// and 0.9 s, so that the loss of one packet or two is not taken for the end of a process.
+/// How long a connection may still be established although its port was found closed. QUIC repeats its first packet
+/// after 0.3 s and 0.9 s, so the loss of one or two packets is not taken for the end of a process.
 const BENEFIT_OF_DOUBT: Duration = Duration::from_secs(1);
 
-/// A byte that is too short for a packet of QUIC's, which every endpoint drops.
+/// A byte that is too short for a QUIC packet. Every endpoint drops it.
 const PROBE: &[u8] = &[0];
 
-/// Asks whether a port is closed, from a port of `local` that nobody can know before, and waits for so long.
+/// Returns whether a port is found closed within `answer`. Probes from a random port of `local`.
 async fn is_refused(local: IpAddr, addr: SocketAddr, answer: Duration) -> bool {
     let asked = async {
         let socket = towards(local, addr).await?;
@@ -47,21 +47,22 @@ async fn is_refused(local: IpAddr, addr: SocketAddr, answer: Duration) -> bool {
     matches!(answer, Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// Makes a socket that takes the way of the endpoint at `local`: routes and firewalls may depend on where packets come from.
+/// Makes a socket that uses the same source address as the endpoint at `local`, since routes and firewalls may depend
+/// on it.
 async fn towards(local: IpAddr, addr: SocketAddr) -> io::Result<UdpSocket> {
     let (addr, any): (_, IpAddr) = match addr.ip().to_canonical() {
         IpAddr::V4(v4) => ((v4, addr.port()).into(), Ipv4Addr::UNSPECIFIED.into()),
-        // With its scope.
+        // An IPv6 address is kept, since it may have a scope.
         IpAddr::V6(_) => (addr, Ipv6Addr::UNSPECIFIED.into()),
     };
     let local = local.to_canonical();
     let from = match local.is_ipv4() == any.is_ipv4() {
         true => local,
-        // A wildcard of IPv6 serves IPv4 too.
+        // An IPv6 wildcard also serves IPv4.
         false => any,
     };
     let socket = match UdpSocket::bind((from, 0)).await {
-        // An address without the scope that it needs.
+        // The address lacks the scope that it needs.
         Err(_) if !from.is_unspecified() => UdpSocket::bind((any, 0)).await?,
         bound => bound?,
     };
@@ -69,8 +70,9 @@ async fn towards(local: IpAddr, addr: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Waits until a port that is being dialled is known to be closed: for ever, where nothing says so. Once it is known, waits for
-/// [`BENEFIT_OF_DOUBT`] or until `deadline`, whichever is first; then the dial reports a closed port and no timeout.
+/// Waits until a port that is being dialled is known to be closed; for ever if nothing says so. Then waits for
+/// [`BENEFIT_OF_DOUBT`], or until `deadline` if that is earlier, after which the dial reports a closed port rather than
+/// a timeout.
 pub(super) async fn closed_port(local: IpAddr, addr: SocketAddr, deadline: Instant) {
     while !is_refused(local, addr, ANSWER.1).await {
         sleep(PAUSE).await;
@@ -78,8 +80,8 @@ pub(super) async fn closed_port(local: IpAddr, addr: SocketAddr, deadline: Insta
     sleep_until(deadline.min(Instant::now() + BENEFIT_OF_DOUBT)).await;
 }
 
-/// Waits until the process at the other end of an open control connection is known to be gone: it has not even answered a
-/// keep-alive, and then its port is closed. For ever, where nothing says so; a process that stands still keeps its port.
+/// Waits until the process at the other end of an open control connection is known to be gone: it has not answered a
+/// keep-alive, and its port is closed. Waits for ever if nothing says so. A process that is stopped keeps its port.
 pub(super) async fn peer_gone(local: IpAddr, connection: &Connection) {
     let addr = connection.remote_address();
     let heard = || connection.stats().udp_rx.datagrams;
@@ -91,15 +93,16 @@ pub(super) async fn peer_gone(local: IpAddr, connection: &Connection) {
     }
 }
 
-/// Waits until a peer is known to be gone; or gives `false`, where something else is found to answer probes for it at first, which would do
-/// so while the peer stands still. What comes in while a later probe is on its way may be old, and says that of nobody.
+/// Waits until a peer is known to be gone, and returns `true`. Returns `false` if the first probe shows that something
+/// else answers for the peer, which it would also do while the peer is stopped. Packets that arrive during a later
+/// probe may be old, and prove nothing.
 async fn gone<Asked: Future<Output = bool>>(
     heard: impl Fn() -> u64,
     longest_silence: impl Fn() -> Duration,
     refused: impl Fn() -> Asked,
 ) -> bool {
     let (mut before, mut since) = (heard(), Instant::now());
-    // The one probe of a peer that is there, which finds out whom not to ask later.
+    // A live peer is probed only here, to find out whether something else answers for it.
     if refused().await {
         sleep(longest_silence()).await;
         if heard() != before {
@@ -125,14 +128,15 @@ mod tests {
 
     const HOUR: u64 = 3_600_000;
 
-    /// What becomes of a peer that is heard of every 540 ms until some time, and again from another time on, where probes are
-    /// refused from a third on: when it is asked for, and what comes of it. All in milliseconds, and in virtual time.
+    /// Simulates a peer that is heard of every 540 ms until the time `last`, and again from `again` on, while probes
+    /// are refused from `refused_from` on. Returns the times of the probes, and the time and value of the result. All
+    /// are in milliseconds of virtual time.
     async fn watch(last: u64, again: u64, refused_from: u64) -> (Vec<u64>, Option<(u64, bool)>) {
         let heard = |at: u64| at.min(last) / 540 + at.saturating_sub(again) / 540;
         watch_heard(heard, refused_from).await
     }
 
-    /// The same, of a peer of which so many packets are heard until a time.
+    /// Simulates a peer as [`watch`] does, with the number of packets heard until a time.
     async fn watch_heard(heard: impl Fn(u64) -> u64, refused_from: u64) -> (Vec<u64>, Option<(u64, bool)>) {
         let start = Instant::now();
         let at = || u64::try_from(start.elapsed().as_millis()).unwrap();
@@ -148,7 +152,7 @@ mod tests {
         (asked.take(), end.ok().map(|is_gone| (at(), is_gone)))
     }
 
-    /// Hosts say seldom that a port is closed, so those that are there must not use it up.
+    /// Hosts seldom say that a port is closed, so probes of live peers must not use that up.
     #[tokio::test(start_paused = true)]
     async fn peers_that_are_heard_of_are_asked_for_once() {
         assert_eq!(watch(HOUR, HOUR, HOUR).await, (vec![0], None));
@@ -165,23 +169,23 @@ mod tests {
         let (when, is_gone) = end.expect("it is noticed");
         assert!(asked == 2 && is_gone && when <= last + 1000, "{asked} {when}");
 
-        // A host that says it late is asked until then.
+        // A host that answers late is probed until then.
         let (asked, end) = asks(last, HOUR, 2 * last).await;
         let (when, is_gone) = end.expect("it is noticed");
         assert!(asked > 10 && is_gone && when <= 2 * last + 1000, "{asked} {when}");
 
-        // Something else answers: the first probe, or one while a peer stands still and then goes on.
+        // Something else answers: the first probe, or a later one while the peer is stopped and then continues.
         assert_eq!(asks(HOUR, HOUR, 0).await, (1, Some((710, false))));
         let mut seen = BTreeSet::new();
         for again in (last..last + 1000).step_by(5) {
             let (asked, end) = asks(last, again, last).await;
             seen.insert((asked, end.map(|(_, is_gone)| is_gone)));
         }
-        // It goes on before the probe, while that is on its way, or later.
+        // The peer continues before the probe, during it, or later.
         assert_eq!(seen, [(1, None), (2, None), (2, Some(true))].into());
     }
 
-    /// A packet that comes late, whenever that is, delays what is noticed by one silence.
+    /// A late packet delays the result by one silence at most.
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_is_gone_is_noticed_in_spite_of_a_late_packet() {
         let last = 10 * 540;
@@ -193,7 +197,7 @@ mod tests {
             assert!(is_gone && when <= late + 1100, "{late}: {when}");
             seen.insert(asked.len());
         }
-        // It comes before the probe, while that is on its way, or when all is over.
+        // The packet comes before the probe, during it, or after everything.
         assert_eq!(seen, [2, 3].into());
     }
 }

@@ -1,5 +1,5 @@
-//! Stateless resets, by which a process that was restarted at a port tells peers that it does not know their connections
-//! (RFC 9000, section 10.3).
+//! Stateless resets: with them a restarted process tells peers that it does not know their connections (RFC 9000,
+//! section 10.3).
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -11,15 +11,16 @@ use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid, RandomConnect
 
 use crate::identity::Identity;
 
-/// The secret that the keys of an agent's endpoints are derived from. It is the same after a restart, as long as the key of
-/// the agent's certificate is.
+/// The secret from which the keys of an agent's endpoints are derived. It stays the same after a restart, as long as
+/// the key of the agent's certificate does.
 pub(super) struct ResetSecret(blake3::Hasher);
 
-/// Makes the tokens by which peers know that a reset is the endpoint's.
+/// Makes the tokens by which peers recognise a reset of the endpoint.
 struct ResetKey(Key);
 
-/// Makes ids of connections that nobody else can: random bytes, and a tag. Without a tag anybody could ask for the reset token
-/// of an id before the endpoint gives it to a connection, and with few random bytes of all ids.
+/// Makes connection ids that only this endpoint can make: random bytes and a tag. Without the tag, another host could
+/// ask for the reset token of an id before the endpoint assigns it to a connection; with too few random bytes, for
+/// those of all ids.
 struct TaggedIds(Key);
 
 type Key = [u8; blake3::KEY_LEN];
@@ -27,20 +28,21 @@ type Key = [u8; blake3::KEY_LEN];
 impl ResetSecret {
     pub(super) fn of(identity: &Identity) -> Self {
         let mut secret = blake3::Hasher::new_derive_key("transload 2026-11 stateless reset");
-        // The length first, so that what follows the key is nothing of the key's.
+        // The length comes first, so that the bytes after the key cannot be taken for a part of it.
         let key = identity.key().secret_der();
         secret.update(&(key.len() as u64).to_le_bytes());
         secret.update(key);
         Self(secret)
     }
 
-    /// The settings of the endpoint at an address. Its keys follow from the certificate's key, the bound address and the name
-    /// of the host, so others of the same certificate have other keys, and cannot be made to reset its connections, unless
-    /// all three are the same: then a process that sends one of them the other's packets can reset the other's connections.
+    /// Returns the settings of the endpoint at an address. Its keys are derived from the certificate's key, the bound
+    /// address and the host's name, so another endpoint with the same certificate has other keys, and cannot be used to
+    /// reset this one's connections. If all three are the same, a process that sends one of the endpoints the other's
+    /// packets can reset the other's connections.
     pub(super) fn endpoint_at(&self, addr: SocketAddr) -> EndpointConfig {
         let (key, ids) = self.keys_at(addr);
         let mut config = EndpointConfig::new(Arc::new(ResetKey(key)));
-        // It answers only for connections whose ids it, or its life before, has given.
+        // The endpoint answers only for ids that it, or its previous life, has assigned.
         config.cid_generator(move || Box::new(TaggedIds(ids)));
         config
     }
@@ -75,10 +77,10 @@ impl HmacKey for ResetKey {
     }
 }
 
-/// Bytes of an id that are random: among 2^32 connections hardly two have the same.
+/// Random bytes of an id: among 2^32 connections two are unlikely to have the same.
 const RANDOM: usize = 8;
 
-/// Bytes of its tag: one of 2^32 ids that somebody makes up is answered.
+/// Bytes of a tag: of 2^32 invented ids, one is answered.
 const TAG: usize = 4;
 
 impl TaggedIds {
@@ -135,7 +137,7 @@ mod tests {
         }
     }
 
-    /// A generator without a tag takes every id, and one with little entropy gives some id twice.
+    /// A generator without a tag accepts every id, and one with little entropy repeats ids.
     #[test]
     fn ids_are_known_after_a_restart_and_cannot_be_made_up() {
         let mut before = TaggedIds([1; 32]);

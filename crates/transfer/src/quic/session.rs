@@ -1,4 +1,4 @@
-//! Which lanes belong to which control connection.
+//! Sessions, which assign lanes to control connections.
 
 use std::{
     io,
@@ -11,8 +11,8 @@ use super::lane::Lane;
 use crate::identity::PeerIdentity;
 use transload_plan::ids::{AgentId, Nonce};
 
-/// The lanes that one peer may open to us. Dropping it turns further ones away; the lanes that came
-/// stay open for as long as they are held.
+/// The lanes that one peer may open to this agent. Dropping it rejects further ones; accepted lanes stay open for as
+/// long as they are held.
 #[derive(Debug)]
 pub struct LaneSession {
     token: Nonce,
@@ -20,13 +20,13 @@ pub struct LaneSession {
 }
 
 impl LaneSession {
-    /// The token that the peer's lanes must begin with.
+    /// Returns the token with which the peer's lanes must begin.
     #[must_use]
     pub fn token(&self) -> &Nonce {
         &self.token
     }
 
-    /// The next lane of this peer. `None` only after the endpoints were closed. Cancel-safe.
+    /// Returns the next lane of this peer, or `None` after the endpoints were closed. Cancel-safe.
     pub async fn accept(&mut self) -> Option<Lane> {
         self.lanes.recv().await
     }
@@ -61,11 +61,11 @@ impl Registry {
         Ok(LaneSession { token, lanes: receiver })
     }
 
-    /// Takes one of the places of the session that `token` belongs to, if it is of `peer`'s service. The token
-    /// was told to one instance of it; that the certificate is the very same is not asked, since it may have been
-    /// renewed since.
+    /// Admits a lane to the session with this `token`, if `peer` is of the session's service and a place is left. The
+    /// token was given to one instance of the service. The certificate need not be the very same, since it may have
+    /// been renewed.
     ///
-    /// Looks at every session, so the time tells nothing about which token was nearly right.
+    /// Every session is compared, so the time does not reveal which token was nearly right.
     pub(super) fn admit(&self, token: &Nonce, peer: &PeerIdentity) -> Option<(mpsc::Sender<Lane>, AgentId)> {
         let mut admitted = None;
         for session in self.sessions().iter_mut().flatten() {
@@ -78,12 +78,12 @@ impl Registry {
         admitted
     }
 
-    /// Ends all sessions, and those opened later.
+    /// Ends all sessions, and later ones at once.
     pub(super) fn close(&self) {
         *self.sessions() = None;
     }
 
-    /// Those that were not dropped.
+    /// Returns the sessions that were not dropped.
     fn sessions(&self) -> MutexGuard<'_, Option<Vec<Session>>> {
         // Nothing panics while it is held, and each change is one step.
         let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);

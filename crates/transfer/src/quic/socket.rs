@@ -1,4 +1,4 @@
-//! UDP sockets: kernel buffers that are checked, and batches that the kernel takes.
+//! UDP sockets with checked kernel buffers, and batches that the kernel accepts.
 
 use std::{
     fmt, io,
@@ -17,7 +17,6 @@ use quinn::{
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// The kernel buffers of a socket.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Buffers {
     pub(super) receive: GrantedBuffer,
@@ -33,7 +32,7 @@ pub(super) struct GrantedBuffer {
 }
 
 impl Buffers {
-    /// The buffers that came out short. Throughput suffers, and losses come in bursts.
+    /// Returns the buffers that are smaller than requested. They reduce throughput, and lose packets in bursts.
     pub(super) fn short(&self) -> impl Iterator<Item = GrantedBuffer> {
         let both = [self.receive, self.send].into_iter();
         both.filter(|buffer| buffer.granted < buffer.asked)
@@ -51,18 +50,18 @@ impl fmt::Display for GrantedBuffer {
     }
 }
 
-/// Binds a UDP socket with kernel buffers of `buffer` bytes, or what is granted of them.
+/// Binds a UDP socket with kernel buffers of `buffer` bytes, or as many as are granted.
 pub(super) fn bind(addr: SocketAddr, buffer: usize) -> io::Result<(UdpSocket, Buffers)> {
     let socket = Socket::new(Domain::for_address(addr), Type::DGRAM, Some(Protocol::UDP))?;
     if addr.is_ipv6() {
-        // Where IPv4 is off altogether this fails, and nothing is missing.
+        // Fails only if IPv4 is off altogether, when it is not needed.
         let _ = socket.set_only_v6(false);
     }
-    // Before binding, so that no packet meets the small default buffer.
+    // Set before binding, so that no packet meets the small default buffer.
     let _ = socket.set_recv_buffer_size(buffer);
     let _ = socket.set_send_buffer_size(buffer);
     socket.bind(&addr.into())?;
-    // Linux doubles what is asked for, for its own bookkeeping, and reports the double.
+    // Linux doubles the requested size for its bookkeeping, and reports the doubled value.
     let times = if cfg!(target_os = "linux") { 2 } else { 1 };
     let counted = |bytes: usize, limit| GrantedBuffer { asked: buffer, granted: bytes / times, limit };
     let buffers = Buffers {
@@ -72,30 +71,30 @@ pub(super) fn bind(addr: SocketAddr, buffer: usize) -> io::Result<(UdpSocket, Bu
     Ok((socket.into(), buffers))
 }
 
-/// A UDP socket that never hands the kernel a batch that it would refuse or take slowly, and that
-/// receives into little enough memory for it to stay in cache.
+/// A UDP socket that never passes the kernel a batch that it would refuse or handle slowly, and that receives into a
+/// memory small enough to stay in the cache.
 ///
-/// quinn batches up to ten packets for segmentation by the kernel, whatever their size, and takes a
-/// refusal (`EMSGSIZE`) for a lost probe: with packets above 6,550 bytes every transfer would hang.
-/// Such batches go out in parts.
+/// quinn makes batches of up to ten packets of any size for segmentation by the kernel, and takes a refusal
+/// (`EMSGSIZE`) for a lost probe: with packets above 6,550 bytes every transfer would hang. Such batches are sent in
+/// parts.
 #[derive(Debug)]
 pub(super) struct BatchingUdpSocket {
     inner: Arc<dyn AsyncUdpSocket>,
     largest_payload: usize,
-    /// About how many bytes came in one message of late.
+    /// A moving average of the bytes in a received message.
     message_bytes: AtomicUsize,
 }
 
-/// The largest batch for segmentation, in bytes. With UDP, IPv6 and Ethernet headers it has to stay
-/// below 65,536: at 65,500 the kernel cuts the batch up itself on loopback and nothing is gained
-/// (CPU seconds per GB, both ends: 10 packets of 6,550 bytes 0.96 to 1.02, 9 of 6,551 bytes 0.76).
+/// The largest batch for segmentation in bytes. With UDP, IPv6 and Ethernet headers it must stay below 65,536. At
+/// 65,500 the kernel splits the batch itself on loopback, which gains nothing (CPU seconds per GB, both ends: 10
+/// packets of 6,550 bytes 0.96 to 1.02, 9 of 6,551 bytes 0.76).
 pub(super) const MAX_BATCH: usize = 65_535 - 8 - 40 - 14;
 
-/// How much is received at once, in bytes. quinn copies each message out of this memory right after:
-/// 4 messages of 64 KiB cost 0.72 CPU seconds per GB, 32 cost 0.79 to 0.85.
+/// The bytes that are received at once. quinn copies each message out of this memory right away: 4 messages of 64 KiB
+/// cost 0.72 CPU seconds per GB, 32 cost 0.79 to 0.85.
 const RECEIVE_AT_ONCE: usize = 256 << 10;
 
-/// Receive at least as many messages at once, however large they are.
+/// The least number of messages that are received at once, however large they are.
 const LEAST_MESSAGES: usize = 4;
 
 impl BatchingUdpSocket {
@@ -104,7 +103,7 @@ impl BatchingUdpSocket {
     }
 }
 
-/// Cuts a batch into parts of equally many packets that the kernel takes.
+/// Splits a batch into parts that the kernel accepts, with equally many packets.
 pub(super) fn parts<'a>(transmit: &'a Transmit<'a>) -> impl Iterator<Item = Transmit<'a>> {
     let len = transmit.contents.len();
     let part = match transmit.segment_size {
@@ -124,8 +123,8 @@ impl AsyncUdpSocket for BatchingUdpSocket {
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        // Where a later part does not fit into the socket's buffer, quinn sends the whole batch
-        // again. QUIC drops the packets that come twice.
+        // If a later part does not fit into the socket's buffer, quinn sends the whole batch again. QUIC drops the
+        // duplicate packets.
         parts(transmit).try_for_each(|part| self.inner.try_send(&part))
     }
 
@@ -158,8 +157,8 @@ impl AsyncUdpSocket for BatchingUdpSocket {
     }
 
     fn max_receive_segments(&self) -> usize {
-        // The kernel joins at most 64 packets, and at most 65,535 bytes, into one message. quinn
-        // reserves this many times the largest payload for each; 64 would be ten times too much.
+        // The kernel merges at most 64 packets, and at most 65,535 bytes, into one message. quinn reserves this many
+        // times the largest payload for each message; 64 would be ten times too much.
         match self.inner.max_receive_segments() {
             1 => 1,
             segments => 65_535_usize.div_ceil(self.largest_payload).clamp(1, segments),

@@ -1,4 +1,4 @@
-//! One stream of data on a lane, from either end.
+//! One data stream on a lane, at either end.
 
 use std::{future::Future, time::Duration};
 
@@ -8,8 +8,8 @@ use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 
 use super::error::{StreamCode, StreamError};
 
-/// The sending end. Dropping it before [`finish`](Self::finish) resets the stream: the receiver sees
-/// `StreamCode::CANCELLED`, never a stream that seems complete, and queued memory is let go at once.
+/// The sending end. Dropping it before [`finish`](Self::finish) resets the stream: the receiver gets
+/// [`StreamCode::CANCELLED`], never a stream that seems complete, and queued memory is released at once.
 #[derive(Debug)]
 #[must_use = "a stream that is dropped is reset"]
 pub struct DataSender {
@@ -18,8 +18,8 @@ pub struct DataSender {
     stall_timeout: Duration,
 }
 
-/// A stream that is reset when it is dropped, unless it was delivered. Resetting is what makes quinn
-/// let go of queued memory, even after the connection is lost.
+/// A stream that is reset when it is dropped, unless it was delivered. The reset makes quinn release queued memory,
+/// even after the connection is lost.
 #[derive(Debug)]
 struct ResetOnDrop {
     stream: SendStream,
@@ -29,7 +29,7 @@ struct ResetOnDrop {
 impl Drop for ResetOnDrop {
     fn drop(&mut self) {
         if !self.delivered {
-            // Fails only where it was reset before.
+            // Fails only if it was reset before.
             let _ = self.stream.reset(StreamCode::CANCELLED.wire());
         }
     }
@@ -40,13 +40,13 @@ impl DataSender {
         Self { stream: ResetOnDrop { stream, delivered: false }, thread, stall_timeout }
     }
 
-    /// Queues `bytes` without copying them; waits where the receiver is behind. They stay referenced
-    /// until the receiver's machine has them or the stream is gone.
+    /// Queues `bytes` without copying them. Waits while the receiver is behind. The bytes stay referenced until the
+    /// receiver's host has them, or the stream is gone.
     ///
     /// Not cancel-safe: part of `bytes` may have been queued. Drop the stream then.
     ///
     /// # Errors
-    /// [`StreamError`], after which the stream is of no use.
+    /// [`StreamError`], after which the stream cannot be used.
     pub async fn send_chunk(&mut self, bytes: Bytes) -> Result<(), StreamError> {
         let mut rest = [bytes];
         loop {
@@ -57,13 +57,13 @@ impl DataSender {
         }
     }
 
-    /// Sends a copy of `bytes`: for headers and trailers.
+    /// Sends a copy of `bytes`. For headers and trailers.
     pub async fn send_all(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
         self.send_chunk(Bytes::copy_from_slice(bytes)).await
     }
 
-    /// Says that all was sent. The future waits until the receiver's machine has all of it (its program may not have
-    /// read it yet), or says why it has not; dropping it changes nothing about the stream. If it takes longer than the
+    /// Ends the stream. The returned future waits until the receiver's host has all of it (its program may not have
+    /// read it yet), or resolves to the error; dropping it has no effect on the stream. If it takes longer than the
     /// stall timeout, the stream is reset.
     ///
     /// # Errors
@@ -72,8 +72,8 @@ impl DataSender {
         self.stream.stream.finish().map_err(|_| StreamError::ClosedHere)?;
         let (tell, told) = oneshot::channel();
         let Self { mut stream, thread, stall_timeout: after } = self;
-        // On the lane's own thread, so that queued memory is given up when the connection is lost or
-        // stalls, whether or not anybody waits for the acknowledgement.
+        // Runs on the lane's own thread, so that queued memory is released when the connection is lost or stalls, even
+        // if nothing waits for the acknowledgement.
         thread.spawn(async move {
             let stopped = stream.stream.stopped();
             let result = match timeout(after, stopped).await {
@@ -85,10 +85,10 @@ impl DataSender {
             };
             stream.delivered = result.is_ok();
             drop(stream);
-            // Who need not know has dropped the acknowledgement.
+            // An error means that the acknowledgement is not wanted.
             let _ = tell.send(result);
         });
-        // Unanswered only when the endpoints are gone.
+        // The sender is dropped only when the endpoints are gone.
         Ok(async { told.await.unwrap_or(Err(StreamError::ClosedHere)) })
     }
 }
@@ -105,16 +105,16 @@ impl DataReceiver {
         Self { stream, stall_timeout }
     }
 
-    /// Receives the next pieces in order, as many as have arrived and `pieces` holds; `None` at the end of
-    /// the stream. They are views of QUIC's own buffers. Cancel-safe.
+    /// Receives the next pieces in order, as many as have arrived and fit into `pieces`. Returns `None` at the end of
+    /// the stream. The pieces are views of QUIC's own buffers. Cancel-safe.
     pub async fn recv_chunks(&mut self, pieces: &mut [Bytes]) -> Result<Option<usize>, StreamError> {
         progress(self.stall_timeout, self.stream.read_chunks(pieces)).await
     }
 
-    /// Fills `into`: for headers and trailers. Not cancel-safe.
+    /// Fills `into`. For headers and trailers. Not cancel-safe.
     ///
     /// # Errors
-    /// [`StreamError::Ended`], if the stream has fewer bytes left, or another of [`StreamError`].
+    /// [`StreamError::Ended`] if the stream has fewer bytes left, or another [`StreamError`].
     pub async fn recv_exact(&mut self, into: &mut [u8]) -> Result<(), StreamError> {
         let mut filled = 0;
         while filled < into.len() {
@@ -128,9 +128,9 @@ impl DataReceiver {
         Ok(())
     }
 
-    /// Tells the sender to stop, and why. What arrives after is thrown away.
+    /// Tells the sender to stop, with a reason. Bytes that still arrive are dropped.
     pub fn stop(mut self, code: StreamCode) {
-        // Fails only where the stream is at its end.
+        // Fails only if the stream has ended.
         let _ = self.stream.stop(code.wire());
     }
 }

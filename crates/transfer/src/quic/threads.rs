@@ -1,4 +1,4 @@
-//! The threads that drive sockets, and the runtime that quinn sees.
+//! The threads that drive sockets, and the runtime for quinn.
 
 use std::{
     future::Future,
@@ -14,12 +14,12 @@ use tokio::runtime::{Builder, Handle};
 
 use super::socket::BatchingUdpSocket;
 
-/// Most threads for blocking work, made when they are needed and gone ten seconds after: for the addresses of host
-/// names, plans and routes, mappings of rings, and certificates that are read again. Of each kind there are fewer at a time than it would
-/// take to keep the others waiting.
+/// The most threads for blocking work, started when they are needed and ended ten seconds later: lookups of host names,
+/// plans and routes, mappings of rings, and reading certificates again. Each kind is limited so that it cannot keep the
+/// others waiting.
 const BLOCKING: usize = 32;
 
-/// One thread with a tokio runtime on it, that nothing may block.
+/// A thread with a tokio runtime, which must never be blocked.
 #[derive(Debug)]
 pub(super) struct NetThread {
     runtime: Option<tokio::runtime::Runtime>,
@@ -37,20 +37,20 @@ impl NetThread {
         Ok(Self { handle: runtime.handle().clone(), runtime: Some(runtime) })
     }
 
-    /// Lets a closed endpoint say goodbye to its peers, and then ends the thread. Does not wait for
-    /// it, so this may happen inside of another runtime.
+    /// Lets a closed endpoint notify its peers, and then ends the thread. Does not wait for that, so it may be called
+    /// inside of another runtime.
     pub(super) fn retire(&mut self, endpoint: Endpoint) {
         let Some(runtime) = self.runtime.take() else {
             return;
         };
         let goodbye = move || {
             runtime.block_on(async {
-                // A peer that is too slow to hear it finds out by the idle timeout.
+                // A peer that is too slow for the notification finds out by the idle timeout.
                 let _ = tokio::time::timeout(GOODBYE, endpoint.wait_idle()).await;
             });
             runtime.shutdown_background();
         };
-        // Where no thread is to be had, peers find out by the idle timeout.
+        // If no thread can be started, peers find out by the idle timeout.
         if let Err(error) = std::thread::Builder::new().name("transload-goodbye".to_owned()).spawn(goodbye) {
             tracing::debug!(%error, "could not say goodbye");
         }
@@ -65,11 +65,11 @@ impl Drop for NetThread {
     }
 }
 
-/// Makes quinn spawn its tasks on a given thread, whichever runtime calls it.
+/// A runtime that makes quinn spawn its tasks on a given thread, whichever runtime calls it.
 #[derive(Debug)]
 pub(super) struct OnThread {
     pub(super) thread: Handle,
-    /// The largest payload that this endpoint will ever send or receive.
+    /// The largest payload that this endpoint can send or receive.
     pub(super) largest_payload: u16,
 }
 

@@ -1,4 +1,4 @@
-//! The data destination of one transfer: receives streams, and believes only a commit.
+//! The data destination of one transfer: receives streams, and trusts only a commit.
 //!
 //! ```text
 //!            accepted              commit, and every byte arrived once
@@ -11,26 +11,26 @@
 //!                     └───────────┘ fenced
 //! ```
 //!
-//! Streams may come before the answer to the ask, on another connection, and are taken. They must
-//! divide the route: a byte that is sent twice, or lies outside, fails the transfer.
+//! Streams may arrive before the answer to the ask, on another connection, and are accepted. They must partition the
+//! route: a byte that is sent twice, or lies outside, fails the transfer.
 
 use std::collections::BTreeMap;
 
 use crate::refusal::Failure;
 use crate::stream::{StreamHeader, StreamTrailer};
 
-/// Most streams of one transfer: 80 layers in 8 lanes need 640. At 48 bytes each, the table of a
-/// transfer stays below 100 KiB.
+/// The most streams of one transfer: 80 layers in 8 lanes need 640. At 48 bytes each, the table of a transfer stays
+/// below 100 KiB.
 pub const MAX_STREAMS: usize = 2048;
 
-/// What has arrived of a transfer. Memory: this struct, and 48 bytes for each stream.
+/// The progress of a transfer at its destination. Memory: this struct, and 48 bytes for each stream.
 #[derive(Debug)]
 pub(crate) struct Destination {
     bytes: u64,
-    /// Admitted streams by offset: each is disjoint from the others.
+    /// Admitted streams by offset, all disjoint.
     streams: BTreeMap<u64, Stream>,
     arrived: u64,
-    /// How many streams the source has committed to.
+    /// The number of streams in the source's commit.
     commit: Option<u32>,
 }
 
@@ -41,14 +41,14 @@ struct Stream {
     whole: bool,
 }
 
-/// Why a data stream is not let in. The transport stops it and does not say why.
+/// The reason why a data stream is rejected. The transport resets it without telling the peer why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamRefusal {
-    /// No such transfer is under way, or its nonce is another.
+    /// No such transfer is in progress, or the nonce differs.
     #[error("the stream is of no transfer that is under way")]
     Unknown,
-    /// The stream does not fit in with the plan or with the other streams; the transfer fails.
+    /// The stream contradicts the plan or other streams; the transfer fails.
     #[error(transparent)]
     Faulty(Failure),
 }
@@ -58,7 +58,7 @@ impl Destination {
         Self { bytes, streams: BTreeMap::new(), arrived: 0, commit: None }
     }
 
-    /// Whether the stream may place its bytes. To be asked before the first is placed.
+    /// Decides whether a stream may place its bytes. Must be called before its first byte is placed.
     pub(super) fn admit(&mut self, header: &StreamHeader) -> Result<(), StreamRefusal> {
         let faulty = Err(StreamRefusal::Faulty(Failure::Streams));
         let Some(end) = header.offset.checked_add(header.length) else {
@@ -75,7 +75,7 @@ impl Destination {
         Ok(())
     }
 
-    /// A stream has ended, with all its bytes placed. `crc` is of the bytes that arrived.
+    /// Records the end of a stream whose bytes are all placed. `crc` is computed over the bytes that arrived.
     pub(super) fn stream_arrived(
         &mut self,
         header: &StreamHeader,
@@ -95,14 +95,14 @@ impl Destination {
         Ok(())
     }
 
-    /// The source commits to so many streams and bytes.
+    /// Records the source's commit to that many streams and bytes.
     pub(super) fn commit(&mut self, streams: u32, bytes: u64) -> Result<(), Failure> {
         check_length(self.bytes, bytes)?;
         self.commit = Some(streams);
         Ok(())
     }
 
-    /// How it went, once every byte and the commit are there.
+    /// Returns the outcome, once every byte and the commit have arrived.
     pub(super) fn outcome(&self) -> Option<Result<(), Failure>> {
         let streams = self.commit.filter(|_| self.arrived == self.bytes)?;
         let all = streams as usize == self.streams.len();

@@ -13,12 +13,12 @@
 //!     over            └─────────┘ fenced
 //! ```
 //!
-//! The same for a pull, where the source holds a lease, and for a push, where it has asked. Between
-//! `Moving` and the end of `Fencing` the blocks must not change; that is what pins the lease.
+//! This holds for a pull, where the source owns the lease, and for a push, where it has asked. Between `Moving` and the
+//! end of `Fencing` the blocks must not change, so the transfer pins the lease.
 
 use crate::refusal::Failure;
 
-/// Counts what a transfer has read. Memory: this struct, whatever the route's size.
+/// Counts the bytes that a transfer has read. Memory: this struct, for a route of any size.
 #[derive(Debug, Default)]
 pub(crate) struct Source {
     pub(super) prefilled: bool,
@@ -28,7 +28,8 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// A stream is written whole, and its memory read. Where the counts do not add up, that is a fault of this process.
+    /// Records a stream that is completely written, so that its memory is no longer read. A wrong sum is a fault of
+    /// this process.
     pub(super) fn stream_sent(&mut self, bytes: u64, planned: u64) -> Result<(), Failure> {
         let found = self.sent.saturating_add(bytes);
         if found > planned {

@@ -1,4 +1,4 @@
-//! One attempt to move one route, whichever end of it is here.
+//! One attempt to move one route, at either end.
 
 use std::sync::Arc;
 
@@ -13,31 +13,32 @@ use crate::planner::{Planned, Planner};
 use crate::refusal::Failure;
 use crate::stream::StreamHeader;
 
-/// A transfer and whose it is. Memory: about 500 bytes, and what [`Destination`] keeps of streams.
+/// A transfer, and the lease or job that it belongs to. Memory: about 500 bytes, and the streams of [`Destination`].
 #[derive(Debug)]
 pub(crate) struct Transfer<P: Planner> {
-    /// What the agent is told about it. It lives and dies with the connection named there.
+    /// The description of the transfer for the agent. The transfer ends with the connection that it names.
     pub(crate) flow: Flow,
-    /// What it moves by, until the agent has taken it.
+    /// The plan of the transfer, until the agent takes it.
     pub(crate) plan: Option<Arc<Planned<P::Plan>>>,
     pub(crate) side: Side,
     pub(super) role: Role,
     pub(super) phase: Phase,
-    /// Whether its fence takes longer than it should.
+    /// Whether the fence has taken longer than it should.
     pub(super) is_fence_late: bool,
-    /// Whether memory has not been done with it in time.
+    /// Whether memory did not finish its work in time.
     pub(crate) stalled: bool,
-    /// The paths that may be taken.
+    /// The acceptable paths.
     pub(super) paths: PathSet,
-    /// The most places that binding it takes, where a peer has asked for it; those of an invited push count as a whole.
+    /// The most places that binding takes, if a peer asked for the transfer. Those of an invited push are counted
+    /// together elsewhere.
     pub(crate) places: u64,
-    /// What the peer has said last that it waits for.
+    /// The event that the peer waits for, as it last said.
     pub(super) waiting: Option<Awaited>,
-    /// How many bytes had moved when that was looked at last.
+    /// The number of bytes that had moved at the last report.
     pub(super) moved: u64,
 }
 
-/// Which of the two ends is here.
+/// The local end of the transfer.
 #[derive(Debug)]
 pub(super) enum Role {
     Source(Source),
@@ -46,20 +47,20 @@ pub(super) enum Role {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The peer has still to accept it.
+    /// The peer has not accepted yet.
     Asking,
-    /// A source may not read yet: the prefill is not over.
+    /// A source may not read yet, because the prefill is not over.
     Waiting,
     /// A source reads, or a destination receives.
     Moving,
-    /// A source has committed.
+    /// A source has sent its commit.
     Committed,
     Fencing(Why),
 }
 
 impl<P: Planner> Transfer<P> {
-    /// An attempt that we ask for, or whose peer is answered that it may. `prefilled` says of a source whether everything
-    /// may be read.
+    /// Makes an attempt that this agent asks for, or that it grants to a peer. For a source, `prefilled` says whether
+    /// everything may be read.
     pub(crate) fn new(
         flow: Flow,
         plan: Arc<Planned<P::Plan>>,
@@ -90,7 +91,7 @@ impl<P: Planner> Transfer<P> {
         transfer
     }
 
-    /// Why it is being fenced, if it is.
+    /// Returns the reason why it is being fenced, if it is.
     pub(crate) fn why(&self) -> Option<&Why> {
         match &self.phase {
             Phase::Fencing(why) => Some(why),
@@ -102,14 +103,14 @@ impl<P: Planner> Transfer<P> {
         self.why().is_some()
     }
 
-    /// Fails it. The first failure stays.
+    /// Fails the transfer. The first failure stays.
     pub(super) fn fence(&mut self, why: Why) {
         if !self.is_fencing() {
             self.phase = Phase::Fencing(why);
         }
     }
 
-    /// Whether the agent was told to read or to receive, so that a fence is needed.
+    /// Returns whether the agent was told to read or to receive, so that a fence is needed.
     pub(super) fn is_under_way(&self) -> bool {
         let begun = matches!(self.phase, Phase::Moving | Phase::Committed);
         begun || self.way() == Way::In
@@ -119,8 +120,8 @@ impl<P: Planner> Transfer<P> {
         self.phase == Phase::Moving && self.way() == Way::Out
     }
 
-    /// Whether nothing is left to read, so that only the lease decides about the commit: what was read before the prefill
-    /// was over may have been half computed.
+    /// Returns whether nothing is left to read, so that only the lease decides about the commit. Before the end of the
+    /// prefill that is never so, since a state may have been read half computed.
     pub(crate) fn is_read(&self) -> bool {
         match &self.role {
             Role::Source(source) if self.phase == Phase::Moving => source.prefilled && source.sent == self.flow.bytes,
@@ -135,19 +136,19 @@ impl<P: Planner> Transfer<P> {
         }
     }
 
-    /// The peer accepts. Tells whether that is news.
+    /// Records that the peer accepts. Returns whether it had not accepted before.
     pub(super) fn accept(&mut self) -> bool {
-        let news = self.phase == Phase::Asking;
-        if news {
+        let is_first = self.phase == Phase::Asking;
+        if is_first {
             self.phase = match self.way() {
                 Way::Out => Phase::Waiting,
                 Way::In => Phase::Moving,
             };
         }
-        news
+        is_first
     }
 
-    /// A source begins to read, if it may and has not. Tells whether it does so now.
+    /// Begins reading as a source, if that is allowed and has not begun. Returns whether it begins now.
     pub(super) fn begin_reading(&mut self) -> bool {
         let by_layer = self.flow.request.by_layer;
         let may = matches!(&self.role, Role::Source(source) if source.prefilled || by_layer);
@@ -158,13 +159,13 @@ impl<P: Planner> Transfer<P> {
         begins
     }
 
-    /// Whether the peer shall hear from time to time that waiting is worth it.
+    /// Returns whether the peer must get heartbeats because the prefill is not over.
     pub(super) fn waits_for_prefill(&self) -> bool {
         let may_end = matches!(self.phase, Phase::Waiting | Phase::Moving);
         may_end && matches!(&self.role, Role::Source(source) if !source.prefilled)
     }
 
-    /// A source commits. Gives what the commit has to say: streams and bytes.
+    /// Commits as a source. Returns the number of streams and bytes for the commit.
     pub(super) fn commit(&mut self) -> Option<(u32, u64)> {
         let Role::Source(source) = &self.role else {
             return None;
@@ -173,7 +174,7 @@ impl<P: Planner> Transfer<P> {
         Some((source.streams, source.sent))
     }
 
-    /// Whether a stream may place its bytes. To be asked before the first is placed.
+    /// Decides whether a stream may place its bytes. Must be called before its first byte is placed.
     pub(super) fn admit(&mut self, header: &StreamHeader) -> Result<(), StreamRefusal> {
         let known = !self.is_fencing() && header.nonce == self.flow.nonce;
         match &mut self.role {
@@ -182,7 +183,7 @@ impl<P: Planner> Transfer<P> {
         }
     }
 
-    /// How it went, of a destination that is accepted, once every byte and the commit are there.
+    /// Returns the outcome of an accepted destination, once every byte and the commit have arrived.
     pub(super) fn outcome(&self) -> Option<Result<(), Failure>> {
         match &self.role {
             Role::Destination(destination) if self.phase == Phase::Moving => destination.outcome(),
@@ -219,7 +220,7 @@ mod tests {
 
     const NONCE: Nonce = Nonce([1; 16]);
 
-    /// A transfer of ours that the peer has accepted.
+    /// Makes a transfer that the peer has accepted.
     fn accepted(bytes: u64, way: Way, by_layer: bool, prefilled: bool) -> Transfer<SimPlanner<()>> {
         let job = JobId(1);
         let flow = Flow {

@@ -16,7 +16,7 @@ fn ticket() -> Ticket {
     Ticket::from_text(&format!("tl1.{}", "A".repeat(MAX_TICKET - 4))).unwrap()
 }
 
-/// One of each kind, as large as they get.
+/// One message of each kind, of the greatest size.
 pub(crate) fn samples() -> Vec<Message> {
     let transfer = TransferId([1; 16]);
     let ask = Ask {
@@ -148,7 +148,7 @@ proptest! {
     #[test]
     fn garbage_never_panics(body in proptest::collection::vec(any::<u8>(), 0..300)) {
         if let Ok(envelope) = decode(&body) {
-            // Numbers have more than one encoding; what they say has not.
+            // A number can have several encodings, but only one meaning.
             let again = encode(&envelope).unwrap();
             prop_assert_eq!(decode(&again[LENGTH..]), Ok(envelope));
         }

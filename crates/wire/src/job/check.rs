@@ -1,4 +1,4 @@
-//! What has to be so for a job to begin.
+//! The conditions under which a job may begin.
 
 use std::collections::BTreeSet;
 
@@ -14,8 +14,8 @@ use crate::peers::check_life;
 use crate::planner::Planner;
 use crate::ticket::Claims;
 
-/// Whether a job may begin. Gives what its ticket says, and the leases that it opens for its owner to push into, if any.
-/// Whether they can be opened, their table says.
+/// Checks whether a job may begin. Returns the claims of its ticket, and the write leases that it opens for its owner,
+/// if any. Whether those can be opened is for the lease table to check.
 pub(crate) fn check_job(cx: &Context<impl Planner>, spec: &JobSpec) -> Result<(Claims, BTreeSet<LeaseKey>), JobError> {
     if cx.draining {
         return Err(JobError::ShuttingDown);
@@ -48,8 +48,8 @@ pub(crate) fn check_job(cx: &Context<impl Planner>, spec: &JobSpec) -> Result<(C
     Ok((claims, opens))
 }
 
-/// Whether a ticket is of another engine. One that names this agent in another life is of before a restart, and no
-/// agent has to be dialled to know that.
+/// Checks that a ticket is of another engine. A ticket that names this agent in another life is from before a restart,
+/// which needs no dialling to find out.
 fn check_not_own(cx: &Context<impl Planner>, claims: &Claims) -> Result<(), JobError> {
     let (me, ours) = (&cx.me.agent, (cx.deployment, cx.me.incarnation));
     if claims.ranks.iter().any(|rank| rank.agent == *me) {
@@ -61,7 +61,6 @@ fn check_not_own(cx: &Context<impl Planner>, claims: &Claims) -> Result<(), JobE
     }
 }
 
-/// Whether a ticket covers the tokens of a job.
 fn check_tokens(spec: &JobSpec, claims: &Claims) -> Result<(), JobError> {
     let (first, valid) = (claims.start, claims.valid_tokens);
     let (start, end) = (spec.request.start, spec.request.end());
@@ -71,7 +70,8 @@ fn check_tokens(spec: &JobSpec, claims: &Claims) -> Result<(), JobError> {
     }
 }
 
-/// Whether a job may come in its codec: whoever receives chooses it, and has to know that what comes is not exact.
+/// Checks that a job may use its codec: the receiver chooses the codec, since it must know that the bytes are not
+/// exact.
 fn check_codec(spec: &JobSpec, claims: &Claims) -> Result<(), JobError> {
     let (codec, paths) = (spec.request.codec, spec.paths);
     let pulled = claims.direction == Direction::Pull && spec.into.is_none();

@@ -11,9 +11,8 @@
 //!                                notice Cancel to every rank's agent
 //! ```
 //!
-//! From the invitation on the owner of the ticket is the holder of the write leases, and all is as with any
-//! push. The pull has succeeded when every write lease has completed, and its blocks are given back when every
-//! write lease has ended.
+//! From the invitation on, the owner of the ticket is the holder of the write leases, and everything is as in any push.
+//! The pull succeeds when every write lease has completed. It returns its blocks when every write lease has ended.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
@@ -33,7 +32,7 @@ use crate::planner::Planner;
 use crate::refusal::Refusal;
 use crate::roles::Role;
 
-/// The leases that a job opens for its owner to push into.
+/// Returns the write leases that a job opens for its owner to push into.
 pub(crate) fn write_leases(keys: &BTreeSet<LeaseKey>, spec: &JobSpec) -> Vec<LeaseSpec> {
     let leases = keys.iter().map(|&key| LeaseSpec {
         key,
@@ -49,7 +48,7 @@ pub(crate) fn write_leases(keys: &BTreeSet<LeaseKey>, spec: &JobSpec) -> Vec<Lea
 }
 
 impl<P: Planner> Job<P> {
-    /// Invites whoever has come up.
+    /// Invites every agent of the ticket that is connected.
     pub(super) fn invite_all(&mut self, g: &mut Ground<'_, P>, id: JobId) -> Result<(), JobError> {
         let addresses: Vec<_> = self.agents().into_iter().cloned().collect();
         for address in addresses {
@@ -93,7 +92,7 @@ impl<P: Planner> Jobs<P> {
         self.jobs.get_mut(&id)?.invited.as_mut()
     }
 
-    /// What was said on a connection that is lost, and not answered, is said again where another is left.
+    /// Repeats invitations that were sent on a lost connection and not answered, if another connection is left.
     pub(crate) fn invite_again(&mut self, g: &mut Ground<'_, P>, lost: ConnId) {
         let unheard = |job: &Job<P>| {
             let mut unheard = job.invited.iter().flat_map(|to| to.unheard.values());
@@ -104,7 +103,7 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
-    /// An agent of the owner pushes from now on, or will not.
+    /// Handles an owner agent's answer to an invitation.
     pub(crate) fn on_invited(&mut self, g: &mut Ground<'_, P>, conn: ConnId, id: JobId, outcome: Result<(), Refusal>) {
         let Some((invited, agent)) = self.invited_mut(id).zip(g.peers.agent(conn)) else {
             return;
@@ -135,7 +134,7 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
-    /// An agent that was busy has been left alone for long enough.
+    /// Ends the pause for an agent that was busy.
     pub(crate) fn invite_due(&mut self, g: &mut Ground<'_, P>, id: JobId, agent: &AgentId) {
         let invited = self.invited_mut(id);
         if let Some(said) = invited.and_then(|invited| invited.unheard.get_mut(agent)) {
@@ -144,15 +143,15 @@ impl<P: Planner> Jobs<P> {
         self.advance(g, id);
     }
 
-    /// A route has landed in what a pull has opened.
+    /// Records that a route has landed in a write lease of a pull.
     pub(crate) fn write_lease_landed(&mut self, id: JobId, landed: RouteReport) {
         if let Some(invited) = self.invited_mut(id) {
             invited.routes.push(landed);
         }
     }
 
-    /// A push into what a pull has opened was refused. Where it is the owner's, the pull will not come to anything; and
-    /// the owner may not even be heard when it says so.
+    /// Handles the refusal of a push into a pull's write lease. If the push is the owner's, the pull cannot succeed and
+    /// stops now, since the owner's own word of it may never arrive.
     pub(crate) fn push_refused(&mut self, g: &mut Ground<'_, P>, id: JobId, conn: ConnId, refusal: Refusal) {
         let Some((job, agent)) = self.jobs.get(&id).zip(g.peers.agent(conn)) else {
             return;
@@ -164,7 +163,7 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
-    /// Nothing touches the blocks of a rank any more.
+    /// Handles the end of a write lease: nothing touches the blocks of its rank any more.
     pub(crate) fn write_lease_ended(&mut self, g: &mut Ground<'_, P>, id: JobId, key: LeaseKey, end: LeaseEnd) {
         if let Some(invited) = self.invited_mut(id) {
             invited.open.remove(&key);

@@ -1,4 +1,4 @@
-//! Whom a pull has invited to push, and what has come of it.
+//! The agents that a pull has invited to push, and their progress.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,25 +12,25 @@ use crate::outcome::RouteReport;
 use crate::planner::Planner;
 use crate::ticket::Claims;
 
-/// How far a pull is whose owner pushes.
+/// The progress of a pull whose owner pushes.
 #[derive(Debug)]
 pub(super) struct Invitees {
-    /// Agents of the ticket that have not said whether they push.
+    /// Agents of the ticket that have not answered whether they push.
     pub(super) unheard: BTreeMap<AgentId, Unheard>,
     /// Write leases that have not ended.
     pub(super) open: BTreeSet<LeaseKey>,
-    /// What has landed.
+    /// Routes that have landed.
     pub(super) routes: Vec<RouteReport>,
 }
 
-/// What an agent was told that has not said whether it pushes.
+/// The state of an invitation that was not answered.
 #[derive(Debug, Default)]
 pub(super) struct Unheard {
-    /// The connection on which it was invited last.
+    /// The connection on which the agent was last invited.
     pub(super) on: Option<ConnId>,
-    /// How often it was busy.
+    /// How often the agent answered that it is busy.
     pub(super) busy: u32,
-    /// Whether it is left alone for a while, having been busy.
+    /// Whether the next invitation waits for a pause, because the agent was busy.
     pub(super) pausing: bool,
 }
 
@@ -40,8 +40,8 @@ impl Invitees {
         Self { unheard: agents.map(|agent| (agent, Unheard::default())).collect(), open, routes: Vec::new() }
     }
 
-    /// The first agent that has not said whether it pushes, else the first of whom nothing has landed, else the first of
-    /// all; and what is awaited of it.
+    /// Returns the first agent that has not answered, else the first of which nothing has landed, else the first; and
+    /// what is awaited of it.
     pub(super) fn first_unheard<'a>(&self, claims: &'a Claims) -> Option<(&'a AgentId, Awaited)> {
         let mut ranks = claims.ranks.iter();
         let unheard = ranks.find_map(|rank| Some((rank, self.unheard.get(&rank.agent)?)));
@@ -50,14 +50,14 @@ impl Invitees {
             Some((rank, _)) => Some((&rank.agent, Awaited::Answer)),
             None => {
                 let landed = |at: u32| self.routes.iter().any(|route| route.peer_rank.0 == at);
-                let late = (0..).zip(&claims.ranks).find(|(at, _)| !landed(*at));
-                let late = late.map(|(_, rank)| rank).or(claims.ranks.first());
-                Some((&late?.agent, Awaited::Push))
+                let missing = (0..).zip(&claims.ranks).find(|(at, _)| !landed(*at));
+                let missing = missing.map(|(_, rank)| rank).or(claims.ranks.first());
+                Some((&missing?.agent, Awaited::Push))
             }
         }
     }
 
-    /// What has landed. No agent is invited any more.
+    /// Returns the routes that have landed, and stops inviting agents.
     pub(super) fn report<P: Planner>(self, cx: &mut Context<P>, id: JobId) -> Vec<RouteReport> {
         for agent in self.unheard.into_keys() {
             cx.timers.clear(&Timer::Invite(id, agent));

@@ -1,4 +1,4 @@
-//! One route of a job, and the attempts at it.
+//! One route of a job, and its attempts.
 
 use std::time::Duration;
 
@@ -14,18 +14,19 @@ use crate::path::{Path, PathSet};
 use crate::planner::Route;
 use crate::refusal::Refusal;
 
-/// As many attempts as an owner may say that there were: more are not to be reached in the life of a lease.
+/// The highest attempt number that an owner may report. A lease does not live long enough for more attempts.
 const MOST_ATTEMPTS: u32 = 1 << 20;
 
 #[derive(Debug)]
 pub(super) struct JobRoute {
-    /// Its attempts have a number and a transfer of their own each.
+    /// The report so far. Each attempt has a number and a transfer of its own.
     pub(super) report: RouteReport,
     digest: PlanDigest,
     pub(super) state: RouteState,
-    /// Those of its attempts that failed.
+    /// The number of attempts that failed.
     failures: u32,
-    /// Of a push: whether a commit was sent, so that it may have landed without our knowing.
+    /// Used by pushes only: whether a commit was sent, so that the route may have landed without this agent's
+    /// knowledge.
     pub(super) committed: bool,
 }
 
@@ -33,7 +34,7 @@ pub(super) struct JobRoute {
 pub(super) enum RouteState {
     Idle,
     Pausing {
-        /// Whether the owner was busy, rather than that an attempt has failed.
+        /// Whether the owner was busy; otherwise an attempt has failed.
         busy: bool,
     },
     Trying(TransferId),
@@ -41,7 +42,7 @@ pub(super) enum RouteState {
 }
 
 impl JobRoute {
-    /// A route of a local rank that has not been tried.
+    /// Makes a route of a local rank, before its first attempt.
     pub(super) fn new(rank: Rank, route: &Route) -> Self {
         Self {
             report: RouteReport { rank, peer_rank: route.peer_rank, bytes: route.bytes, path: Path::QUIC, attempts: 0 },
@@ -59,19 +60,19 @@ impl JobRoute {
         }
     }
 
-    /// What follows from the end of an attempt without success: a pause before the next, if it has not landed after all; or
-    /// the end of the job.
+    /// Handles the end of an attempt without success. Returns the pause before the next one, or `None` if the route has
+    /// landed after all; an error ends the job.
     pub(super) fn ended(&mut self, options: &Options, why: Why) -> Result<Option<Duration>, JobError> {
         let RouteReport { rank, peer_rank, attempts, .. } = self.report;
         let busy = matches!(&why, Why::Refused(refusal) if refusal.is_transient());
         match why {
-            // Our commit came through, and only the answer was lost.
+            // Our commit arrived, and only its confirmation was lost.
             Why::Refused(Refusal::Consumed) if self.committed => {
                 self.state = RouteState::Landed;
                 return Ok(None);
             }
             Why::Refused(_) if busy => {}
-            // An earlier job of ours, which has left the leases alone, has tried as often.
+            // An earlier job of this agent, which kept the leases, has made that many attempts.
             Why::Refused(Refusal::Superseded { latest })
                 if (attempts..MOST_ATTEMPTS).contains(&latest) && self.failures + 1 < options.attempts =>
             {
@@ -91,7 +92,7 @@ impl JobRoute {
         Ok(Some(options.pause(pauses)))
     }
 
-    /// What is said to the peer of an attempt.
+    /// Makes the ask for an attempt.
     pub(super) fn ask(&self, spec: &JobSpec, flow: &Flow, paths: PathSet, direction: Direction) -> Message {
         let (source, destination) = match direction {
             Direction::Push => (flow.rank, flow.peer_rank),

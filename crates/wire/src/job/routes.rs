@@ -1,4 +1,4 @@
-//! The routes of a job that moves bytes by itself.
+//! The routes of a job that moves bytes itself.
 
 use std::sync::Arc;
 
@@ -21,13 +21,14 @@ use crate::planner::{PlanAsk, Planned, Planner};
 use crate::refusal::Failure;
 use crate::ticket::RankAddress;
 
-/// What there is of a job's routes.
+/// Access to routes.
 impl<P: Planner> Job<P> {
     pub(super) fn address(&self, route: &JobRoute) -> Option<&RankAddress> {
         self.claims.ranks.get(route.report.peer_rank.0 as usize)
     }
 
-    /// The agent of the first route that has not landed, the attempt at it, and what it waits for without one.
+    /// Returns the agent of the first route that has not landed, its current attempt, and what it waits for if it has
+    /// none.
     pub(super) fn first_open(&self, cx: &Context<P>) -> Option<(&AgentId, Option<TransferId>, Awaited)> {
         if self.plan.is_none() {
             let idle = match cx.planner.ranks(&self.claims.owner) {
@@ -45,7 +46,7 @@ impl<P: Planner> Job<P> {
         Some((&self.address(route)?.agent, route.trying(), idle))
     }
 
-    /// The transfers under way, of one rank or of all.
+    /// Returns the transfers in progress, of one rank or of all.
     pub(super) fn under_way(&self, rank: Option<Rank>) -> Vec<TransferId> {
         let routes = self.routes.iter();
         let routes = routes.filter(|route| rank.is_none_or(|rank| rank == route.report.rank));
@@ -57,7 +58,7 @@ impl<P: Planner> Job<P> {
         self.plan.is_some() && routes.all(|route| route.state == RouteState::Landed)
     }
 
-    /// Fails what is under way, and tries nothing again.
+    /// Fails all transfers in progress, and makes no further attempts.
     pub(super) fn stop_routes(&mut self, g: &mut Ground<'_, P>, id: JobId) {
         for (i, route) in self.routes.iter_mut().enumerate() {
             if matches!(route.state, RouteState::Pausing { .. }) {
@@ -73,9 +74,9 @@ impl<P: Planner> Job<P> {
     }
 }
 
-/// How a job goes on.
+/// Progress of a job.
 impl<P: Planner> Job<P> {
-    /// Moves the job on, as far as it can go now.
+    /// Takes every step that is possible now.
     pub(super) fn advance(&mut self, g: &mut Ground<'_, P>, id: JobId) -> Result<(), JobError> {
         if self.invited.is_some() {
             self.check_agents(g)?;
@@ -107,7 +108,8 @@ impl<P: Planner> Job<P> {
         Ok(())
     }
 
-    /// Gives the agents that an invited push needs, and that are not connected, some time to come back.
+    /// Starts the time limit for agents that an invited push needs and that are not connected, or clears it if there
+    /// are none.
     fn expect(&self, g: &mut Ground<'_, P>, id: JobId) {
         let timer = Timer::Away(id);
         if self.missing(g).is_none() {
@@ -117,15 +119,15 @@ impl<P: Planner> Job<P> {
         }
     }
 
-    /// An agent that the job needs, and that is not connected.
+    /// Returns an agent that the job needs and that is not connected.
     fn missing(&self, g: &Ground<'_, P>) -> Option<AgentId> {
         let mut needed = self.needed().into_iter().map(|address| &address.agent);
         let missing = needed.find(|agent| g.peers.connection(agent).is_none());
         missing.cloned()
     }
 
-    /// Whether the agents that are connected are still those that the ticket means, and may be. Where it is ours to dial
-    /// them, past lives of theirs are hung up on.
+    /// Checks that the connected agents are still those that the ticket means, and may serve. If the job dials, it
+    /// first closes connections to past lives of them.
     fn check_agents(&self, g: &mut Ground<'_, P>) -> Result<(), JobError> {
         for address in self.needed() {
             if self.dials() {
@@ -141,7 +143,7 @@ impl<P: Planner> Job<P> {
         Ok(())
     }
 
-    /// Asks for a route that is idle, for the first time or once more, if its agent is connected.
+    /// Begins an attempt at an idle route, if its agent is connected.
     fn try_route(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize) -> Option<()> {
         let route = self.routes.get(i).filter(|r| r.state == RouteState::Idle)?;
         let agent = &self.address(route)?.agent;
@@ -155,7 +157,7 @@ impl<P: Planner> Job<P> {
         };
         let spec = &self.spec;
         let paths = match spec.travels_by().and(g.paths.offered(g.peers, &agent, way)) {
-            // The peer refuses, and says so of what was wanted.
+            // With no path in common the peer refuses, and names the paths that were wanted.
             none if none == PathSet::default() => spec.travels_by(),
             some => some,
         };
@@ -188,7 +190,7 @@ impl<P: Planner> Job<P> {
         Some(())
     }
 
-    /// Whether this plan is what it cannot go on without.
+    /// Returns whether the job cannot continue without this plan.
     pub(super) fn waits_for(&self, ask: &PlanAsk) -> bool {
         let waits = self.invited.is_none() && self.stop.is_none() && self.plan.is_none();
         waits && self.plan_ask() == *ask
@@ -202,7 +204,7 @@ impl<P: Planner> Job<P> {
         }
     }
 
-    /// The plan, once the owner's deployment is known, and it is compiled.
+    /// Returns the plan, once the owner's deployment is known and the plan is compiled.
     fn planned(&self, g: &mut Ground<'_, P>) -> Result<Option<Arc<Planned<P::Plan>>>, JobError> {
         let Some(ranks) = g.cx.planner.ranks(&self.claims.owner) else {
             return Ok(None);
@@ -215,7 +217,7 @@ impl<P: Planner> Job<P> {
         let Some(plan) = g.cx.plan(&self.plan_ask()) else {
             return Ok(None);
         };
-        // The tables are our own, and the layout that they are bound against is the owner's.
+        // The block tables are ours, but the owner's layout decides how many places binding takes.
         let places = self.spec.ranks.iter().map(|rank| plan.places_of(*rank)).max();
         let checked = check_places_of_one(g.cx, places.unwrap_or(0));
         checked.map_err(|why| JobError::Plan { why })?;
@@ -223,13 +225,13 @@ impl<P: Planner> Job<P> {
     }
 }
 
-/// What becomes of routes.
+/// Events of routes.
 impl<P: Planner> Jobs<P> {
     fn route_mut(&mut self, id: JobId, i: usize) -> Option<&mut JobRoute> {
         self.jobs.get_mut(&id)?.routes.get_mut(i)
     }
 
-    /// Of a push: the first `tokens` tokens of a layer are ready to be read.
+    /// Records that the first `tokens` tokens of a layer are ready. Used by pushes only.
     pub(crate) fn ready(&mut self, g: &mut Ground<'_, P>, id: JobId, rank: Rank, layer: u32, tokens: u64) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
@@ -247,7 +249,7 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
-    /// Of a push: everything is ready to be read.
+    /// Records that everything is ready. Used by pushes only.
     pub(crate) fn prefilled(&mut self, g: &mut Ground<'_, P>, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
@@ -258,7 +260,7 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
-    /// A route was let in, and this is its path. Gives what is ready of its rank.
+    /// Records that a route was accepted, with its path. Returns the layers and tokens of its rank that are ready.
     pub(crate) fn route_accepted(&mut self, id: JobId, route: usize, path: Path) -> Vec<(u32, u64)> {
         let Some(job) = self.jobs.get_mut(&id) else {
             return Vec::new();
@@ -273,7 +275,7 @@ impl<P: Planner> Jobs<P> {
         layers.map(|(&(_, layer), &tokens)| (layer, tokens)).collect()
     }
 
-    /// Of a push: a route says its commit.
+    /// Records that a route sends its commit. Used by pushes only.
     pub(crate) fn route_committed(&mut self, id: JobId, route: usize) {
         if let Some(route) = self.route_mut(id, route) {
             route.committed = true;
@@ -287,7 +289,7 @@ impl<P: Planner> Jobs<P> {
         self.advance(g, id);
     }
 
-    /// A route's attempt is over without success, and fenced.
+    /// Handles the end of an attempt, which was fenced without success.
     pub(crate) fn route_ended(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize, why: Why) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
@@ -320,7 +322,7 @@ impl<P: Planner> Jobs<P> {
         self.advance(g, id);
     }
 
-    /// An agent that an invited push needs has stayed away for too long.
+    /// Fails an invited push because an agent that it needs has been away for too long.
     pub(crate) fn away(&mut self, g: &mut Ground<'_, P>, id: JobId) {
         let missing = self.jobs.get(&id).and_then(|job| job.missing(g));
         if let Some(agent) = missing {

@@ -1,4 +1,4 @@
-//! What a job is to do.
+//! The description of a job.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,42 +12,43 @@ use crate::outcome::JobError;
 use crate::path::PathSet;
 use crate::ticket::{Claims, Ticket};
 
-/// What to pull or push. Which of the two, the ticket says.
+/// Describes a pull or a push; the ticket decides which of the two.
 #[derive(Clone, Debug)]
 pub struct JobSpec {
     /// The ticket.
     pub ticket: Ticket,
-    /// The local ranks that take part, all with these blocks.
+    /// The local ranks that take part, all with the same blocks.
     pub ranks: BTreeSet<Rank>,
-    /// Which tokens, and whether layers may move before the prefill is over; of a push, the tokens of the ticket.
+    /// The tokens, and whether layers may move before the prefill is over. For a push these are exactly the ticket's
+    /// tokens.
     pub request: Request,
-    /// What the content is taken to be.
+    /// The digest of the expected content.
     pub content: ContentDigest,
-    /// How many lanes to use for each route.
+    /// The number of lanes for each route.
     pub lanes: u16,
-    /// The paths that may be taken.
+    /// The acceptable paths.
     pub paths: PathSet,
-    /// How long all of it may take.
+    /// The time limit for the whole job.
     pub timeout: Duration,
-    /// Whether the leases live on where this fails, so that it may be tried again while they do.
-    /// Otherwise they are cancelled.
+    /// Whether the leases are kept if the job fails, so that it can be repeated while they live. Otherwise they are
+    /// cancelled.
     pub keep_leases: bool,
-    /// Of a push: whether the blocks hold everything already. Otherwise
-    /// [`Machine::job_ready`](crate::Machine::job_ready) tells how far the prefill has come, and
-    /// [`Machine::job_prefilled`](crate::Machine::job_prefilled) that it is over. Of a pull: true.
+    /// Whether the blocks hold everything already; always true for a pull. Otherwise
+    /// [`Machine::job_ready`](crate::Machine::job_ready) reports the progress of the prefill, and
+    /// [`Machine::job_prefilled`](crate::Machine::job_prefilled) its end.
     pub prefilled: bool,
-    /// Of a pull: a ticket that opens these blocks, if the owner shall push into them. It names all ranks
-    /// of this deployment, each of which pulls with the same; the ranks here are opened under it.
+    /// Used by pulls only: a ticket for write leases on these blocks, if the owner is to push into them. It names all
+    /// ranks of this deployment, each of which pulls with the same ticket; this job opens the leases of its own ranks.
     pub into: Option<Ticket>,
 }
 
 impl JobSpec {
-    /// The paths that its bytes may take.
+    /// Returns the paths that can carry its bytes in its codec.
     pub(crate) fn travels_by(&self) -> PathSet {
         self.paths.carrying(self.request.codec)
     }
 
-    /// The push out of a lease that its holder has invited, into what its own ticket `into` opens.
+    /// Describes the push from a lease on its holder's invitation, into the write leases of the ticket `into`.
     pub(crate) fn invited(rank: Rank, invitation: Invitation, into: &Claims, prefilled: bool) -> Self {
         Self {
             ticket: invitation.into,
@@ -56,7 +57,7 @@ impl JobSpec {
             content: invitation.content,
             lanes: invitation.lanes,
             paths: invitation.paths,
-            // The lease stops it when its own time is over, which its owner may still put off.
+            // The lease has its own time limit, which its owner may extend, and stops the push then.
             timeout: Duration::MAX,
             keep_leases: false,
             prefilled,
@@ -65,11 +66,11 @@ impl JobSpec {
     }
 }
 
-/// A job that was not begun. The blocks are given back.
+/// A job that could not begin. It returns the blocks.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct JobRefused<B> {
-    /// Why not.
+    /// The reason.
     pub error: Box<JobError>,
     /// The blocks.
     pub blocks: B,

@@ -1,4 +1,4 @@
-//! One lease: what it promises, who holds it, and when it is due.
+//! One lease: its terms, its holder, and its deadlines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,30 +9,30 @@ use transload_plan::ids::{AgentId, LeaseSetId, Rank, TransferId};
 use super::{Holder, LeaseEnd, LeasePush, LeaseSpec, LeaseUse, UseError, covers};
 use crate::moment::Moment;
 
-/// Memory of one record is bounded by the ranks of its holder (a few words each) and by the layers
-/// that progress is kept for.
+/// The state of one lease. Its memory is bounded by the ranks of its holder, a few words each, and by
+/// [`MAX_LAYERS`](super::table::MAX_LAYERS).
 #[derive(Debug)]
 pub(super) struct Record<B> {
     pub(super) spec: LeaseSpec,
     pub(super) blocks: B,
     /// When it expires unless renewed, used or pinned.
     pub(super) deadline: Moment,
-    /// When it expires whatever holds it.
+    /// When it expires even if it is pinned.
     pub(super) hard: Moment,
-    /// How many tokens of each layer are ready.
+    /// The number of ready tokens of each layer.
     pub(super) progress: BTreeMap<u32, u64>,
     pub(super) prefilled: bool,
     pub(super) state: State,
-    /// Whether memory has not been done with the blocks in time.
+    /// Whether memory did not finish its work on the blocks in time.
     pub(super) stalled: bool,
-    /// Whether somebody with a ticket has asked for it, or has renewed it.
+    /// Whether a ticket holder has used or renewed it.
     pub(super) claimed: bool,
     pub(super) bound: Option<Bound>,
     pub(super) pins: BTreeSet<TransferId>,
     pub(super) push: Option<Push>,
 }
 
-/// A push of the blocks that the holder has asked for.
+/// A push of the blocks at the holder's request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Push {
     pub(super) into: LeaseSetId,
@@ -45,15 +45,15 @@ pub(super) enum State {
     Ending(LeaseEnd),
 }
 
-/// What is known of the holder.
+/// The state of the holder.
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) holder: Holder,
-    /// Each rank belongs to the agent that used it first, and one agent more may have invited a push, which takes
-    /// no rank of its. That one is never `lost`: the push tells by itself whether its peers are there.
+    /// The agents that used the lease. Each rank belongs to the agent that used it first. One more agent may have
+    /// invited a push, without any rank; that one is never `lost`, because the push itself notices missing peers.
     pub(super) agents: BTreeMap<AgentId, Agent>,
     pub(super) attempts: BTreeMap<Rank, u32>,
-    /// Used by write leases only: who has to write, known from the first push on.
+    /// Used by write leases only: the ranks that must write, known from the first push on.
     pub(super) writers: Option<BTreeSet<Rank>>,
     pub(super) landed: BTreeSet<Rank>,
     pub(super) done: BTreeSet<Rank>,
@@ -62,7 +62,7 @@ pub(super) struct Bound {
 #[derive(Debug, Default)]
 pub(super) struct Agent {
     pub(super) ranks: BTreeSet<Rank>,
-    /// When the lease ends if the agent stays away.
+    /// When the lease ends unless the agent comes back.
     pub(super) lost: Option<Moment>,
 }
 
@@ -78,7 +78,7 @@ impl Bound {
         }
     }
 
-    /// The agent is away. One that is done with all the ranks it used is not waited for.
+    /// Records that an agent is disconnected. It is not waited for if it is done with all ranks that it used.
     pub(super) fn lose(&mut self, agent: &AgentId, until: Moment) {
         if let Some(known) = self.agents.get_mut(agent)
             && !known.ranks.is_subset(&self.done)
@@ -118,8 +118,7 @@ impl<B> Record<B> {
         }
     }
 
-    /// When it ends if nothing happens, and how. Nothing for one that is ending: that waits for its
-    /// fences.
+    /// Returns when and how the lease ends if nothing happens. `None` if it is ending already and waits for its fences.
     pub(super) fn due(&self) -> Option<(Moment, LeaseEnd)> {
         if self.state != State::Alive {
             return None;
@@ -132,7 +131,7 @@ impl<B> Record<B> {
         }
     }
 
-    /// Using a lease renews it, within the hard bound.
+    /// Renews the lease, since it is used, within the hard bound.
     pub(super) fn touch(&mut self, now: Moment) {
         self.extend(now + self.spec.ttl);
     }
@@ -141,7 +140,7 @@ impl<B> Record<B> {
         self.deadline = self.deadline.max(until.min(self.hard));
     }
 
-    /// Whether `wanted` may be done now. Changes nothing.
+    /// Checks whether a use is allowed now. Changes nothing.
     pub(super) fn check(&self, wanted: &LeaseUse<'_>) -> Result<(), UseError> {
         self.check_peer(&wanted.holder, wanted.agent, &[wanted.rank])?;
         self.check_tokens(&wanted.content, &wanted.request)?;
@@ -161,7 +160,7 @@ impl<B> Record<B> {
         }
     }
 
-    /// Whether the blocks may be pushed so, and whether that is new. Changes nothing.
+    /// Checks whether such a push is allowed, and returns whether it is still to begin. Changes nothing.
     pub(super) fn check_push(&self, wanted: &LeasePush<'_>) -> Result<bool, UseError> {
         self.check_peer(&wanted.holder, wanted.agent, &[])?;
         self.check_tokens(&wanted.content, &wanted.request)?;
@@ -174,7 +173,7 @@ impl<B> Record<B> {
         }
     }
 
-    /// Whether the blocks hold that, and all of it.
+    /// Checks that the blocks hold this content, and all requested tokens.
     fn check_tokens(&self, content: &ContentDigest, request: &Request) -> Result<(), UseError> {
         let spec = &self.spec;
         if spec.content != *content {
@@ -187,7 +186,7 @@ impl<B> Record<B> {
         }
     }
 
-    /// Whether it is alive, and bound to no other deployment.
+    /// Checks that the lease is alive, and not bound to another deployment.
     pub(super) fn check_holder(&self, holder: &Holder) -> Result<(), UseError> {
         if let State::Ending(end) = self.state {
             return Err(UseError::Ended { end });
@@ -198,7 +197,7 @@ impl<B> Record<B> {
         }
     }
 
-    /// Whether this peer may speak for these ranks here.
+    /// Checks that this peer may speak for these ranks.
     pub(super) fn check_peer(&self, holder: &Holder, agent: &AgentId, ranks: &[Rank]) -> Result<(), UseError> {
         self.check_holder(holder)?;
         let of_other = |rank| {
@@ -211,7 +210,7 @@ impl<B> Record<B> {
         }
     }
 
-    /// Binds to the holder, if the lease is unbound, and notes whose the ranks are.
+    /// Binds the lease to the holder, if it is unbound, and assigns the ranks to the agent.
     pub(super) fn bind(&mut self, holder: Holder, agent: &AgentId, ranks: &[Rank]) -> &mut Bound {
         let bound = self.bound.get_or_insert_with(|| Bound::new(holder));
         let known = bound.agents.entry(agent.clone()).or_default();

@@ -13,17 +13,17 @@ use super::{
 };
 use crate::moment::{Moment, Timers};
 
-/// Most layers that progress is kept for; no model has a tenth of them.
+/// The highest number of layers whose progress is recorded. No model has a tenth of them.
 pub(crate) const MAX_LAYERS: u32 = 4096;
 
 /// The leases of one agent, for its local ranks.
 ///
-/// Every method that takes `now` first ends what is due, so that nothing is ever used after its
-/// time because a timer was late.
+/// Every method that takes `now` first ends what is due, so that a late timer never lets a lease be used after its
+/// time.
 #[derive(Debug)]
 pub(crate) struct LeaseTable<B> {
     limits: LeaseLimits,
-    /// Ordered, so that what happens to many leases at a time happens in the same order always.
+    /// Ordered, so that events that concern many leases have a deterministic order.
     open: BTreeMap<LeaseKey, Record<B>>,
     timers: Timers<LeaseKey>,
     ended: HashMap<LeaseKey, Ended>,
@@ -31,11 +31,11 @@ pub(crate) struct LeaseTable<B> {
     events: VecDeque<LeaseEvent<B>>,
 }
 
-/// What is remembered of a lease.
+/// The remembered end of a lease.
 #[derive(Clone, Copy, Debug)]
 struct Ended {
     end: LeaseEnd,
-    /// Where its blocks were pushed to, if they were.
+    /// The set that its blocks were pushed to, if they were.
     into: Option<LeaseSetId>,
 }
 
@@ -51,47 +51,48 @@ impl<B> LeaseTable<B> {
         }
     }
 
-    /// What happened, in order. To be called until there is nothing, after every other call.
+    /// Returns the next event. Must be called until it returns `None`, after every other call.
     pub(crate) fn poll_event(&mut self) -> Option<LeaseEvent<B>> {
         self.events.pop_front()
     }
 
-    /// When [`on_deadline`](Self::on_deadline) has something to do.
+    /// Returns when [`on_deadline`](Self::on_deadline) must be called next.
     pub(crate) fn next_deadline(&self) -> Option<Moment> {
         self.timers.next()
     }
 
-    /// How many leases are open, those that are ending included.
+    /// Returns the number of open leases, including those that are ending.
     pub(crate) fn len(&self) -> usize {
         self.open.len()
     }
 
-    /// How many keep their blocks since memory is not done with them.
+    /// Returns the number of leases that keep their blocks because memory does not finish its work.
     pub(crate) fn stalled(&self) -> usize {
         self.open.values().filter(|record| record.stalled).count()
     }
 
-    /// Whether the lease is open or is remembered to have ended.
+    /// Returns whether the lease is open, or is remembered to have ended.
     pub(crate) fn knows(&self, key: &LeaseKey) -> bool {
         self.open.contains_key(key) || self.ended.contains_key(key)
     }
 
-    /// The keys of all open leases, in no order.
+    /// Returns the keys of all open leases, in no particular order.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &LeaseKey> {
         self.open.keys()
     }
 
-    /// What an open lease promises.
+    /// Returns the terms of an open lease.
     pub(crate) fn spec(&self, key: &LeaseKey) -> Option<&LeaseSpec> {
         self.open.get(key).map(|record| &record.spec)
     }
 
-    /// The blocks of an open lease, which stay as they are until it has ended.
+    /// Returns the blocks of an open lease, which do not change until it has ended.
     pub(crate) fn blocks(&self, key: &LeaseKey) -> Option<&B> {
         self.open.get(key).map(|record| &record.blocks)
     }
 
-    /// How many tokens of each layer are ready, ascending; and whether the prefill is over. Of none that is not open.
+    /// Returns the number of ready tokens of each layer, in ascending order, and whether the prefill is over. A lease
+    /// that is not open counts as prefilled.
     pub(crate) fn progress(&self, key: &LeaseKey) -> (Vec<(u32, u64)>, bool) {
         let record = self.open.get(key);
         let layers = record.iter().flat_map(|record| &record.progress);
@@ -104,9 +105,9 @@ impl<B> LeaseTable<B> {
     }
 }
 
-/// What the owner does.
+/// Operations of the owner.
 impl<B> LeaseTable<B> {
-    /// Whether such a lease could be opened. Changes nothing but what is due.
+    /// Checks whether such a lease could be opened. Changes nothing, except that due leases end.
     pub(crate) fn check_open(&mut self, now: Moment, spec: &LeaseSpec) -> Result<(), OpenFault> {
         self.on_deadline(now);
         let (key, start, valid_tokens) = (spec.key, spec.start, spec.valid_tokens);
@@ -124,14 +125,14 @@ impl<B> LeaseTable<B> {
         }
     }
 
-    /// Opens what [`check_open`](Self::check_open) has found to be all right.
+    /// Opens a lease that passed [`check_open`](Self::check_open).
     pub(crate) fn insert(&mut self, now: Moment, spec: LeaseSpec, blocks: B) {
         let key = spec.key;
         self.open.insert(key, Record::new(now, spec, blocks));
         self.settle(key);
     }
 
-    /// Notes that the first `tokens` tokens of `layer` are ready. Tells whether that is news.
+    /// Records that the first `tokens` tokens of `layer` are ready. Returns whether that is new.
     pub(crate) fn ready(&mut self, key: LeaseKey, layer: u32, tokens: u64) -> Result<bool, LeaseError> {
         let record = self.alive_mut(key)?;
         let valid_tokens = record.spec.valid_tokens;
@@ -143,18 +144,18 @@ impl<B> LeaseTable<B> {
             return Err(LeaseError::Layer { layer, limit });
         }
         let known = record.progress.entry(layer).or_insert(0);
-        let news = tokens > *known && !record.prefilled;
+        let is_new = tokens > *known && !record.prefilled;
         *known = tokens.max(*known);
-        Ok(news)
+        Ok(is_new)
     }
 
-    /// Notes that everything is ready. Tells whether that is news.
+    /// Records that everything is ready. Returns whether that is new.
     pub(crate) fn finish_prefill(&mut self, key: LeaseKey) -> Result<bool, LeaseError> {
         let record = self.alive_mut(key)?;
         Ok(!std::mem::replace(&mut record.prefilled, true))
     }
 
-    /// Lets the lease live for `ttl` from now at least, and moves its hard bound as far.
+    /// Extends the lease to at least `ttl` from now, and its hard bound accordingly.
     pub(crate) fn renew(&mut self, now: Moment, key: LeaseKey, ttl: Duration) -> Result<(), LeaseError> {
         self.on_deadline(now);
         let record = self.alive_mut(key)?;
@@ -198,9 +199,9 @@ impl<B> LeaseTable<B> {
     }
 }
 
-/// What the holder of a ticket does.
+/// Operations of the holder of a ticket.
 impl<B> LeaseTable<B> {
-    /// Whether `wanted` would be admitted. Claims the lease where it would.
+    /// Checks whether a use would be admitted. If so, claims the lease.
     pub(crate) fn check(
         &mut self,
         now: Moment,
@@ -213,8 +214,8 @@ impl<B> LeaseTable<B> {
         Ok(())
     }
 
-    /// Admits what [`check`](Self::check) has found to be all right: binds the lease to the holder, if it is unbound, renews
-    /// it and pins it. Of a push, `writers` tells which ranks of the holder have to write, all of them together.
+    /// Admits a use that passed [`check`](Self::check): binds the lease to the holder if it is unbound, renews it and
+    /// pins it. For a push, `writers` returns the ranks of the holder that must all write.
     pub(crate) fn admit(
         &mut self,
         now: Moment,
@@ -237,8 +238,8 @@ impl<B> LeaseTable<B> {
         self.settle(key);
     }
 
-    /// Whether the holder may have the blocks pushed so, and whether that is still to be done: it says so
-    /// from each of its ranks, and late ones find it begun or over. Claims the lease where it may.
+    /// Checks whether the holder may have the blocks pushed, and returns whether the push is still to begin: each rank
+    /// of the holder asks for it, and later ones find it begun or over. Claims the lease if the push is allowed.
     pub(crate) fn check_push(&mut self, now: Moment, key: LeaseKey, wanted: &LeasePush<'_>) -> Result<bool, UseError> {
         self.on_deadline(now);
         if let Some(&Ended { end, into }) = self.ended.get(&key)
@@ -247,13 +248,13 @@ impl<B> LeaseTable<B> {
             return Ok(false);
         }
         let record = self.known_mut(now, key, Direction::Pull)?;
-        let news = record.check_push(wanted)?;
+        let to_begin = record.check_push(wanted)?;
         self.claim(key);
-        Ok(news)
+        Ok(to_begin)
     }
 
-    /// Binds the lease to the holder and pins it until [`push_over`](Self::push_over), where
-    /// [`check_push`](Self::check_push) has found that still to be done.
+    /// Begins a push for which [`check_push`](Self::check_push) returned `true`: binds the lease to the holder, and
+    /// pins it until [`push_over`](Self::push_over).
     pub(crate) fn begin_push(&mut self, key: LeaseKey, wanted: &LeasePush<'_>) {
         let Some(record) = self.open.get_mut(&key) else {
             debug_assert!(false, "{key:?} was checked and is gone");
@@ -266,7 +267,7 @@ impl<B> LeaseTable<B> {
         self.settle(key);
     }
 
-    /// The push touches the blocks no more, and ends the lease. Gives what pinned it.
+    /// Ends the lease after its push, which no longer touches the blocks. Returns the id that pinned it.
     pub(crate) fn push_over(&mut self, key: LeaseKey, landed: bool) -> Option<TransferId> {
         let record = self.open.get_mut(&key)?;
         let pin = record.push?.pin;
@@ -276,32 +277,32 @@ impl<B> LeaseTable<B> {
             false => LeaseEnd::Cancelled,
         };
         self.end(key, end);
-        // Where it was ending already, it waited for this.
+        // If the lease was ending already, it waited for this.
         self.settle(key);
         Some(pin)
     }
 
-    /// The transfers that a lease waits for.
+    /// Returns the transfers that pin a lease.
     pub(crate) fn pins(&self, key: &LeaseKey) -> impl Iterator<Item = &TransferId> {
         self.open.get(key).into_iter().flat_map(|record| &record.pins)
     }
 
-    /// How often the holder's `rank` has tried.
+    /// Returns the number of attempts of the holder's `rank`.
     pub(crate) fn attempts(&self, key: &LeaseKey, rank: Rank) -> u32 {
         let attempts = self.bound(key).and_then(|bound| bound.attempts.get(&rank));
         attempts.copied().unwrap_or(0)
     }
 
-    /// Whether the lease is alive at this moment: what a commit needs.
+    /// Returns whether the lease is alive at this moment, as a commit requires.
     pub(crate) fn is_alive(&mut self, now: Moment, key: LeaseKey) -> bool {
         self.on_deadline(now);
         self.alive_mut(key).is_ok()
     }
 
-    /// The transfer touches the blocks no more: it has read its last, or has been fenced.
+    /// Unpins a transfer, which has read its last byte or has been fenced.
     pub(crate) fn unpin(&mut self, now: Moment, key: LeaseKey, transfer: TransferId) {
-        // Renew first: a transfer that kept its lease past the time to live must leave its holder
-        // the time to say that it is done.
+        // Renewed first: a transfer that kept its lease past the time to live must leave the holder enough time to say
+        // that it is done.
         if let Some(record) = self.open.get_mut(&key)
             && record.pins.remove(&transfer)
         {
@@ -311,21 +312,21 @@ impl<B> LeaseTable<B> {
         self.on_deadline(now);
     }
 
-    /// Notes that what moves between this lease and the holder's `rank` has landed.
+    /// Records that the route between this lease and the holder's `rank` has landed.
     pub(crate) fn landed(&mut self, key: LeaseKey, rank: Rank) {
         if let Some(bound) = self.bound_mut(&key) {
             bound.landed.insert(rank);
         }
     }
 
-    /// Which ranks of the holder have to write, once one of them was let in to do so.
+    /// Returns the ranks of the holder that must write, once one of them was admitted.
     pub(crate) fn writers(&self, key: &LeaseKey) -> Option<&BTreeSet<Rank>> {
         self.bound(key)?.writers.as_ref()
     }
 
-    /// The holder's `ranks` are done. Ends the lease once all ranks of the holder are.
+    /// Records that the holder's `ranks` are done. Ends the lease once all ranks of the holder are.
     ///
-    /// A rank that had to write and has not landed, and yet says that it is done, cancels the lease.
+    /// If a rank that must write says that it is done but has not landed, the lease is cancelled.
     pub(crate) fn done(
         &mut self,
         now: Moment,
@@ -354,7 +355,7 @@ impl<B> LeaseTable<B> {
         Ok(())
     }
 
-    /// The holder gives up, or somebody who could have become the holder and names the content.
+    /// Cancels the lease for its holder, or for an agent that could become the holder and names the content.
     pub(crate) fn cancel_by(
         &mut self,
         now: Moment,
@@ -372,8 +373,7 @@ impl<B> LeaseTable<B> {
         Ok(())
     }
 
-    /// Lets the lease live for `ttl` from now at least, within its hard bound. Tells how long it
-    /// lives now.
+    /// Extends the lease to at least `ttl` from now, within its hard bound. Returns how long it lives now.
     pub(crate) fn renew_by(
         &mut self,
         now: Moment,
@@ -391,7 +391,7 @@ impl<B> LeaseTable<B> {
         Ok(left)
     }
 
-    /// No connection to `agent` is left: where it was in the midst of something, its grace begins.
+    /// Starts the grace period of an agent, to which no connection is left, for the leases that it uses.
     pub(crate) fn agent_lost(&mut self, now: Moment, agent: &AgentId) {
         self.on_deadline(now);
         let grace = now + self.limits.peer_grace;
@@ -403,8 +403,8 @@ impl<B> LeaseTable<B> {
         }
     }
 
-    /// `agent` is there, in this life. What it used in another life ends at once. What only others
-    /// used does not, though it be bound to the same life: which life that is they have merely said.
+    /// Handles an agent that has connected in this life. Leases that it used in another life end at once. Leases that
+    /// only other agents used do not, even if they are bound to the same life, which those agents merely claimed.
     pub(crate) fn agent_up(&mut self, now: Moment, agent: &AgentId, incarnation: Incarnation) {
         self.on_deadline(now);
         for key in self.used_by(agent) {
@@ -443,7 +443,7 @@ impl<B> LeaseTable<B> {
         }
     }
 
-    /// A lease that may be ending, after what is due.
+    /// Ends what is due, and returns a lease that is open or ending.
     fn known_mut(&mut self, now: Moment, key: LeaseKey, direction: Direction) -> Result<&mut Record<B>, UseError> {
         self.on_deadline(now);
         match (self.open.get_mut(&key), self.ended.get(&key)) {
@@ -457,7 +457,7 @@ impl<B> LeaseTable<B> {
     }
 }
 
-/// How leases end.
+/// The end of leases.
 impl<B> LeaseTable<B> {
     fn end(&mut self, key: LeaseKey, end: LeaseEnd) {
         let Some(record) = self.open.get_mut(&key) else {
@@ -474,8 +474,8 @@ impl<B> LeaseTable<B> {
         self.settle(key);
     }
 
-    /// Memory is not done with what a transfer reads or writes, or else a push that was invited: ends the lease, and gives its
-    /// blocks where that is news.
+    /// Ends a lease because memory does not finish the work of a transfer, or else of an invited push. Returns the
+    /// blocks, the first time only.
     pub(crate) fn stall(&mut self, key: LeaseKey, transfer: Option<TransferId>) -> Option<&B> {
         let record = self.open.get(&key)?;
         let pin = transfer.or_else(|| record.push.map(|push| push.pin))?;
@@ -490,7 +490,7 @@ impl<B> LeaseTable<B> {
         }
     }
 
-    /// Brings timer and state in line after a change: the one place where a lease is let go.
+    /// Updates timer and state after a change. Only this removes a lease.
     fn settle(&mut self, key: LeaseKey) {
         let Some(record) = self.open.get(&key) else {
             self.timers.clear(&key);
@@ -525,7 +525,7 @@ impl<B> LeaseTable<B> {
 
 #[cfg(test)]
 impl<B> LeaseTable<B> {
-    /// A lease that the agent uses, and that is bound to another life of it than this.
+    /// Returns a lease that the agent uses, and that is bound to another life of it than this.
     pub(crate) fn bound_elsewhere(&self, agent: &AgentId, incarnation: Incarnation) -> Option<LeaseKey> {
         let elsewhere = |record: &Record<B>| {
             record.state == State::Alive

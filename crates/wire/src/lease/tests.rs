@@ -47,7 +47,6 @@ fn open(table: &mut LeaseTable<&'static str>, now: Moment, spec: LeaseSpec) -> R
     Ok(())
 }
 
-/// Admits what may be.
 fn admit<B>(table: &mut LeaseTable<B>, now: Moment, wanted: &LeaseUse<'_>) -> Result<(), UseError> {
     table.check(now, KEY, PULL, wanted)?;
     table.admit(now, KEY, wanted, BTreeSet::new);
@@ -104,7 +103,7 @@ impl Fixture {
         self.table.done(now, KEY, direction, &said)
     }
 
-    /// The one end, which must be there.
+    /// Returns the one end event. Panics if there is none.
     fn ended(&mut self) -> LeaseEnd {
         match self.event() {
             Some(LeaseEvent::Ended { key, end, blocks }) => {
@@ -117,7 +116,7 @@ impl Fixture {
         }
     }
 
-    /// What the table tells, but for claims, which have a test of their own.
+    /// Returns the table's events, except for claims, which have their own test.
     fn event(&mut self) -> Option<LeaseEvent<&'static str>> {
         loop {
             match self.table.poll_event() {
@@ -322,7 +321,7 @@ fn a_restarted_holder_ends_its_past_at_once() {
     f.table.agent_up(at(2), &decode, holder(2).incarnation);
     assert_eq!(f.ended(), LeaseEnd::PeerLost);
 
-    // Somebody who claims the life of others, and then another one, ends nothing of theirs.
+    // An agent that claims the life of others, and then another one, ends none of their leases.
     let mut f = fixture(PULL);
     f.done(at(1), PULL, &[0]).unwrap();
     for life in [1, 2] {
@@ -436,7 +435,7 @@ fn a_push_pins_its_lease_and_ends_it() {
             Some(LeaseEvent::Ended { end: found, .. }) if found == end
         ));
         assert_eq!(f.table.push_over(KEY, landed), None);
-        // Somebody of the same holder who hears of it late.
+        // Another agent of the same holder hears of it late.
         let late = f.table.check_push(at(31), KEY, &wanted);
         match landed {
             true => assert_eq!(late, Ok(false)),
@@ -475,7 +474,7 @@ fn a_push_is_of_what_the_lease_holds_and_of_nobody_elses() {
     assert_eq!(write_lease.table.check_push(at(1), KEY, &wanted), refused);
 }
 
-/// However it ends, the blocks are given back when the push has let go of them, and once.
+/// However the lease ends, the blocks are returned once, after the push has released them.
 #[test]
 fn a_lease_that_ends_waits_for_its_push() {
     let mut f = fixture(PULL);

@@ -1,4 +1,4 @@
-//! How every entry ends: what parts and leases tell is carried to whom it concerns, until nothing is left.
+//! The end of every entry: news and lease events are delivered to the parts that they concern, until none are left.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use crate::peers::NoConnection;
 use crate::planner::Planner;
 use crate::refusal::{Failure, Text};
 
-/// How every entry begins and ends.
+/// The frame around every entry.
 impl<P: Planner> Machine<P> {
-    /// Runs an entry at its moment, and everything that follows from it.
+    /// Runs an entry at its moment, and then everything that follows from it.
     pub(super) fn enter<R>(&mut self, now: Moment, entry: impl FnOnce(&mut Self) -> R) -> R {
         self.cx.now = now;
         let result = entry(self);
@@ -33,7 +33,7 @@ impl<P: Planner> Machine<P> {
         result
     }
 
-    /// Carries what parts and leases tell to those whom it concerns, until nothing is left.
+    /// Delivers news and lease events until none are left.
     pub(super) fn settle(&mut self) {
         loop {
             if let Some(event) = self.owner.leases.poll_event() {
@@ -46,7 +46,7 @@ impl<P: Planner> Machine<P> {
         }
     }
 
-    /// The parts: those that others stand on, and the owner, the jobs and the notices.
+    /// Borrows the parts separately: the ones that others build on, then the owner, the jobs and the notices.
     pub(super) fn parts(&mut self) -> (Ground<'_, P>, &mut Owner<P>, &mut Jobs<P>, &mut Notices) {
         let ground =
             Ground { cx: &mut self.cx, peers: &mut self.peers, flows: &mut self.flows, paths: &mut self.paths };
@@ -74,7 +74,7 @@ impl<P: Planner> Machine<P> {
         }
     }
 
-    /// Whatever a peer may say once it is welcome.
+    /// Handles a message of a peer that is welcome.
     pub(super) fn on_talk(&mut self, conn: ConnId, message: Message) {
         let (mut g, owner, jobs, notices) = self.parts();
         match message {
@@ -105,7 +105,7 @@ impl<P: Planner> Machine<P> {
                 let hear = |of: &mut dyn Negotiation, steps: &mut Steps| of.hear(&word, steps);
                 g.paths.negotiate(g.cx, conn, path, hear);
             }
-            // Peers take these.
+            // `Peers` has handled these.
             Message::Hello(_)
             | Message::DocumentWanted
             | Message::Document { .. }
@@ -197,7 +197,7 @@ impl<P: Planner> Machine<P> {
                     jobs.ready(&mut g, job, key.rank, layer, tokens);
                 }
             }
-            // One that is ending already is no error here.
+            // A lease that is ending already returns an error, which is harmless.
             News::GiveUp(leases) => {
                 for key in leases {
                     let _ = owner.leases.cancel(g.cx.now, key);
@@ -211,7 +211,7 @@ impl<P: Planner> Machine<P> {
     }
 }
 
-/// What concerns several parts.
+/// Events that concern several parts.
 impl<P: Planner> Machine<P> {
     fn agent_up(&mut self, agent: &AgentId, incarnation: Incarnation) {
         self.owner.agent_up(&mut self.cx, agent, incarnation);
@@ -235,13 +235,13 @@ impl<P: Planner> Machine<P> {
         jobs.invite_again(&mut g, conn);
     }
 
-    /// No connection to an agent is left. `why` where jobs that need it are over.
+    /// Handles an agent to which no connection is left. With a reason `why`, the jobs that need it fail.
     fn agent_away(&mut self, agent: AgentId, why: Option<Text>) {
         let (mut g, _, jobs, notices) = self.parts();
         if let Some(why) = why {
             let error = JobError::Unreachable { agent: agent.clone(), why };
             jobs.stop_all_that_need(&mut g, &agent, &error);
-            // What they have told others decides whether it is dialled again.
+            // Stopped jobs may have left notices, which decide whether the agent is dialled again.
             g.cx.tell(News::Away(agent, None));
             return;
         }
@@ -250,7 +250,7 @@ impl<P: Planner> Machine<P> {
         g.peers.dial_again(g.cx, &agent, address);
     }
 
-    /// A transfer takes the path that was agreed on.
+    /// Begins a transfer on the path that was agreed on.
     fn travels(&mut self, transfer: TransferId) {
         let t = self.flows.get(transfer).filter(|t| !t.is_fencing());
         let Some((t, path)) = t.and_then(|t| Some((t, t.flow.path?))) else {
@@ -260,7 +260,7 @@ impl<P: Planner> Machine<P> {
         self.paths.begin(&mut self.cx, t.flow.conn, path, traveller);
     }
 
-    /// Memory is not done with a transfer that was stopped long ago: whoever has the blocks fails, and keeps them.
+    /// Fails the owner of the blocks of a transfer whose memory does not finish its work. The blocks stay held.
     fn memory_stalled(&mut self, side: Side, rank: Rank, transfer: Option<TransferId>) {
         let (mut g, owner, jobs, _) = self.parts();
         match side {
@@ -273,7 +273,7 @@ impl<P: Planner> Machine<P> {
         }
     }
 
-    /// A push into blocks here has failed. A pull that waits for it waits for nothing any more where a device has failed.
+    /// Fails a pull whose owner's push has failed because of a device: the pull would wait in vain.
     fn push_failed(&mut self, key: LeaseKey, peer_rank: Rank, failure: Failure) {
         if let Some(job) = self.owner.opened_by(&key).filter(|_| failure.is_of_device()) {
             let error = JobError::Failed {
@@ -286,7 +286,7 @@ impl<P: Planner> Machine<P> {
         }
     }
 
-    /// Bytes are about to be written for somebody here.
+    /// Records the first movement of bytes for a job of this agent.
     fn bytes_move(&mut self, side: Side) {
         let job = match side {
             Side::Job { job, .. } => Some(job),
@@ -297,7 +297,7 @@ impl<P: Planner> Machine<P> {
         }
     }
 
-    /// The lease whose blocks a transfer reads, also where a push that was invited reads them.
+    /// Returns the lease whose blocks a transfer reads, even if an invited push reads them.
     pub(crate) fn leased_to(&self, side: Side) -> Option<LeaseKey> {
         match side {
             Side::Lease(key) => Some(key),
@@ -308,7 +308,7 @@ impl<P: Planner> Machine<P> {
         }
     }
 
-    /// Commits what has been read, if its lease is alive at this moment.
+    /// Commits a transfer that was read completely, if its lease is alive at this moment.
     fn commit_if_alive(&mut self, transfer: TransferId) {
         let Some(t) = self.flows.get(transfer).filter(|t| t.is_read()) else {
             return;
@@ -317,7 +317,7 @@ impl<P: Planner> Machine<P> {
         if let Some(key) = self.leased_to(side)
             && !self.owner.leases.is_alive(self.cx.now, key)
         {
-            // The table has said why, and the fence follows from that.
+            // The table has reported why the lease ended, and the fence follows from that.
             return;
         }
         if let Side::Job { job, route } = side {
@@ -329,7 +329,7 @@ impl<P: Planner> Machine<P> {
         }
     }
 
-    /// Lands what has arrived whole, if its lease is alive at this moment.
+    /// Lands a transfer that has arrived completely, if its lease is alive at this moment.
     fn land_if_alive(&mut self, transfer: TransferId) {
         let Some(t) = self.flows.get(transfer).filter(|t| !t.is_fencing()) else {
             return;
@@ -337,7 +337,7 @@ impl<P: Planner> Machine<P> {
         if let Side::Lease(key) = t.side
             && !self.owner.leases.is_alive(self.cx.now, key)
         {
-            // A write lease that is over takes nothing more; the fence is on its way.
+            // A write lease that is over accepts nothing more; the fence follows.
             return;
         }
         self.landed(transfer);
@@ -369,7 +369,7 @@ impl<P: Planner> Machine<P> {
         }
     }
 
-    /// Tells all agents of a ticket, ourselves included.
+    /// Notifies all agents of a ticket, including this one.
     pub(super) fn notify(&mut self, notify: Notify) -> NoticeId {
         let (g, owner, _, notices) = self.parts();
         let me = g.cx.me.agent.clone();
@@ -377,7 +377,7 @@ impl<P: Planner> Machine<P> {
         let (set, life, says) = (notify.claims.set, notify.claims.incarnation, notify.says.clone());
         let id = notices.offer(cx, g.peers, notify);
         if notices.want(&me) {
-            // Nothing where the ticket is of a life that is over.
+            // If the ticket is of an earlier life of this agent, its leases are gone already.
             let alive = life == cx.me.incarnation;
             let outcome = alive.then(|| owner.on_own_notice(cx, set, &says));
             notices.heard(cx, id, &me, outcome);

@@ -1,4 +1,4 @@
-//! Asks: whether a peer may read leased blocks, or write opened ones.
+//! Asks: requests of peers to read leased blocks, or to write opened ones.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ use crate::refusal::{Failure, Refusal};
 use crate::roles::Role;
 use crate::ticket::Claims;
 
-/// What becomes of an ask that nothing stands against.
+/// The decision on an ask that is allowed.
 enum Verdict<P: Planner> {
-    /// It is let in, to move this route by this path.
+    /// The ask is admitted, with this route and path.
     Admitted(AgentId, Arc<Planned<P::Plan>>, Route, Path),
-    /// An earlier attempt has to be fenced first: two must never write, or even read, at a time.
+    /// An earlier attempt must be fenced first: two attempts must never write, or even read, at the same time.
     Fence,
-    /// The plan has to be compiled first.
+    /// The plan must be compiled first.
     Plan(PlanAsk),
 }
 
@@ -55,11 +55,12 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// Refuses an ask. A pull of ours that has opened what was to be pushed may come to nothing with it.
+    /// Refuses an ask. If it was a push into a pull's write lease, the pull may fail with it.
     pub(super) fn refuse_ask(&mut self, cx: &mut Context<P>, asked: Asked, refusal: Refusal) {
         let conn = asked.conn;
         refuse(cx, conn, asked.ask.transfer, refusal.clone());
-        // The asker tries again after the first; the others are of attempts that later ones have overtaken.
+        // After a transient refusal the asker tries again; a superseded or consumed attempt was overtaken by a later
+        // one.
         let later = matches!(refusal, Refusal::Superseded { .. } | Refusal::Consumed);
         if asked.direction == Direction::Push
             && !refusal.is_transient()
@@ -70,16 +71,16 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// Whether something with this number is under way, queued or pending: each is in one of these
-    /// places, once. Two transfers of one number would share one fence, and one lease would never end.
+    /// Returns whether a transfer with this id is in progress, queued or pending. Two transfers with one id would share
+    /// a fence, and one lease would never end.
     fn is_known(&self, g: &Ground<'_, P>, transfer: TransferId) -> bool {
         let mut asks = self.queued.values().chain(self.pending.asks());
         g.flows.get(transfer).is_some() || asks.any(|asked| asked.ask.transfer == transfer)
     }
 
-    /// Everything about an ask that does not need the lease.
+    /// Makes all checks of an ask that do not need the lease.
     fn check_ask(&self, g: &Ground<'_, P>, asked: &Asked, claims: &Claims) -> Result<(), Refusal> {
-        // What is pushed into a pull of our own belongs to what goes on until it is over.
+        // A push into a pull of this agent belongs to what continues until it is over.
         if g.cx.draining && self.opened_by(&asked.key).is_none() {
             return Err(Refusal::ShuttingDown);
         }
@@ -106,7 +107,7 @@ impl<P: Planner> Owner<P> {
         self.check_room(g, asked.conn)
     }
 
-    /// Lets an ask in whose lease is known, or says why not.
+    /// Admits or refuses an ask whose lease is known.
     pub(super) fn decide(&mut self, g: &mut Ground<'_, P>, asked: Asked) {
         match self.try_admit(g, &asked) {
             Ok(Verdict::Admitted(agent, plan, route, path)) => {
@@ -118,7 +119,7 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// Keeps an ask until its lease is opened, or its plan compiled.
+    /// Keeps an ask until its lease is opened, or its plan is compiled.
     fn keep_ask(&mut self, g: &mut Ground<'_, P>, asked: Asked, plan: Option<PlanAsk>) {
         let (conn, transfer) = (asked.conn, asked.ask.transfer);
         let Some(agent) = g.peers.agent(conn) else {
@@ -126,7 +127,7 @@ impl<P: Planner> Owner<P> {
         };
         let planned = plan.is_some();
         match self.pending.keep(g.cx.now, agent, Demand::Ask(asked), plan) {
-            // A plan is there in a moment.
+            // A plan takes only a moment, so the asker need not be told.
             Ok(()) if planned => {}
             Ok(()) => {
                 let on = Awaited::Lease;
@@ -148,7 +149,7 @@ impl<P: Planner> Owner<P> {
         g.cx.send(conn, Message::Waiting { transfer, on });
     }
 
-    /// Checks everything, and only then binds the lease.
+    /// Makes all checks, and binds the lease only after all of them.
     fn try_admit(&mut self, g: &mut Ground<'_, P>, asked: &Asked) -> Result<Verdict<P>, Refusal> {
         let (key, direction, ask) = (asked.key, asked.direction, &asked.ask);
         let peer_rank = asked.peer_rank();
@@ -176,6 +177,8 @@ impl<P: Planner> Owner<P> {
         let path = ask.paths.carrying(codec).and(offered).best();
         let wanted = ask.paths;
         let path = path.ok_or(Refusal::PathUnavailable { wanted, offered })?;
+        // A pair of ranks has one attempt at a time. The earlier one fails here, but may still move bytes until it is
+        // fenced.
         let of_pair = |t: &&Transfer<P>| t.side == Side::Lease(key) && t.flow.peer_rank == peer_rank;
         let earlier = g.flows.all().find(of_pair).map(|t| t.flow.transfer);
         if let Some(earlier) = earlier {
@@ -184,6 +187,7 @@ impl<P: Planner> Owner<P> {
                 return Ok(Verdict::Fence);
             }
         }
+        // Checked only here, because the earlier attempt has returned its places by now.
         self.check_places(g, &agent, route.places)?;
         let writers = || plan.peers_of(key.rank);
         self.leases.admit(g.cx.now, key, &using, writers);
@@ -229,7 +233,7 @@ impl<P: Planner> Owner<P> {
     }
 }
 
-/// The route between the owner's rank and the asker's, if both have compiled the same.
+/// Returns the route between the owner's rank and the asker's, if both sides have compiled the same.
 fn agreed_route<'p, L>(plan: &'p Planned<L>, (owner, asker): (Rank, Rank), ask: &Ask) -> Result<&'p Route, Refusal> {
     let mut routes = plan.of_rank(owner).iter();
     let route = routes.find(|route| route.peer_rank == asker);
@@ -240,7 +244,7 @@ fn agreed_route<'p, L>(plan: &'p Planned<L>, (owner, asker): (Rank, Rank), ask: 
     }
 }
 
-/// Which way bytes go from the owner.
+/// Returns the direction of bytes as seen from the owner.
 fn way(direction: Direction) -> Way {
     match direction {
         Direction::Pull => Way::Out,

@@ -1,4 +1,4 @@
-//! Invitations: the holder of a ticket has opened blocks of its own, and wants the owner to push.
+//! Invitations: the holder of a ticket has opened blocks of its own, and wants the owner to push into them.
 //!
 //! ```text
 //!  holder, data destination                      owner, data source
@@ -12,9 +12,9 @@
 //!                                                 all landed: the lease has completed
 //! ```
 //!
-//! Every agent of the holder says the same to every agent of the owner, since none knows whether the others
-//! have; what comes after the first is heard, and does nothing. A push that fails ends the lease, and says
-//! so by cancelling what was opened.
+//! Every agent of the holder sends the same invitation to every agent of the owner, since none knows about the others.
+//! Those after the first are answered, and have no effect. A push that fails ends the lease, and tells the holder by
+//! cancelling its write leases.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl<P: Planner> Owner<P> {
         self.answer_invitation(g.cx, conn, id, outcome);
     }
 
-    /// Says no at the first rank here that refuses, and yes when no rank here has to wait for its lease.
+    /// Answers an invitation: no as soon as one local rank refuses, and yes when no local rank waits any more.
     pub(super) fn answer_invitation(
         &mut self,
         cx: &mut Context<P>,
@@ -57,7 +57,7 @@ impl<P: Planner> Owner<P> {
         match outcome {
             Ok(()) if self.pending.any(waits) => return,
             Ok(()) => {}
-            // The holder gives up: nothing of it shall begin.
+            // The holder gives up then, so no other rank may begin.
             Err(_) => self.pending.forget(waits),
         }
         cx.send(conn, Message::Invited { id, outcome });
@@ -66,7 +66,7 @@ impl<P: Planner> Owner<P> {
     fn take_invitation(&mut self, g: &mut Ground<'_, P>, conn: ConnId, invitation: Invitation) -> Result<(), Refusal> {
         let claims = g.peers.authenticate(g.cx, conn, &invitation.ticket)?;
         check_direction(&claims, Direction::Pull)?;
-        // Whoever may read the blocks may have them written into its own, where that may be pushed into.
+        // A holder that may read the blocks may have them written into its own, if its certificate lets it serve those.
         g.peers.permit(conn, Role::Pull)?;
         g.peers.permit(conn, Role::Serve)?;
         let into = self.check_target(g, conn, &invitation.into)?;
@@ -90,7 +90,7 @@ impl<P: Planner> Owner<P> {
         Ok(())
     }
 
-    /// Checks that we are to write into the asker's blocks, and not into a third party's.
+    /// Checks that the push goes to blocks of the asker's own engine, and not to a third party's.
     pub(super) fn check_target(&self, g: &Ground<'_, P>, conn: ConnId, into: &Ticket) -> Result<Claims, Refusal> {
         let claims = g.cx.read_ticket(into)?;
         check_direction(&claims, Direction::Push)?;
@@ -106,8 +106,7 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// Begins to push out of a lease that is known, unless that has begun, or says why not. `into` is what the
-    /// invitation's own ticket says.
+    /// Begins the push of a known lease, unless it has begun. `into` are the claims of the invitation's own ticket.
     pub(super) fn accept(&mut self, g: &mut Ground<'_, P>, wanted: WantedPush, into: &Claims) -> Result<(), Refusal> {
         let (conn, key, invitation) = (wanted.conn, wanted.key, &wanted.invitation);
         let (agent, peer) = g.peers.asker(conn)?;
@@ -122,6 +121,7 @@ impl<P: Planner> Owner<P> {
         };
         let checked = self.leases.check_push(g.cx.now, key, &push);
         if !checked.map_err(|error| self.refuse_use(g.cx, key, &push.content, error))? {
+            // Another rank of the holder has already begun this push.
             return Ok(());
         }
         if g.cx.draining {
@@ -129,6 +129,7 @@ impl<P: Planner> Owner<P> {
         }
         self.check_room(g, conn)?;
         self.check_pushes(g.cx, &agent)?;
+        // This rank already has a job that pushes into the same blocks.
         if g.cx.jobs.busy(into.set, &[key.rank].into()).is_some() {
             return Err(Refusal::Consumed);
         }

@@ -1,4 +1,4 @@
-//! How much peers may have under way here by their own asking.
+//! Limits of what peers may have in progress here at their own request.
 
 use transload_plan::ids::AgentId;
 
@@ -12,9 +12,9 @@ use crate::planner::Planner;
 use crate::refusal::{Refusal, Text, room};
 
 impl<P: Planner> Owner<P> {
-    /// Whether the agent may have more under way here by its own asking, and its service.
+    /// Checks that the agent and its service may have one more request in progress.
     ///
-    /// An agent's name below its service is its own choice, so what bounds agents has to bound services too.
+    /// A peer chooses its instance name itself, so every limit on agents must also limit their service.
     pub(super) fn check_room(&self, g: &Ground<'_, P>, conn: ConnId) -> Result<(), Refusal> {
         let agent = g.peers.agent(conn).ok_or(Refusal::WrongPeer)?;
         let of_agent = |by: &AgentId| by == agent;
@@ -24,14 +24,14 @@ impl<P: Planner> Owner<P> {
         room(options.transfers_per_service, self.asked_by(g, of_service))
     }
 
-    /// How much is under way here that such agents have asked for.
+    /// Counts the requests in progress of the agents that `its` accepts.
     fn asked_by(&self, g: &Ground<'_, P>, its: impl Fn(&AgentId) -> bool) -> usize {
         let queued = self.queued.values();
         let queued = queued.filter(|queued| g.peers.agent(queued.conn).is_some_and(&its));
         self.places(g, &its).count() + queued.count() + self.pending.asks_for_plans(its)
     }
 
-    /// The places of each transfer under way here, and each invited push, that such agents have asked for.
+    /// Returns the places of each transfer and invited push that such agents have asked for.
     fn places<'a>(&'a self, g: &'a Ground<'_, P>, its: &'a dyn Fn(&AgentId) -> bool) -> impl Iterator<Item = u64> {
         let asked = g.flows.all().filter(|t| matches!(t.side, Side::Lease(_)));
         let asked = asked.map(|t| (&t.flow.agent, t.places));
@@ -40,8 +40,8 @@ impl<P: Planner> Owner<P> {
         all.filter_map(move |(by, places)| its(by).then_some(places))
     }
 
-    /// Whether routes of so many places may be bound besides those that the agent has under way here by its own asking,
-    /// and its service.
+    /// Checks that routes with that many places may be bound, in addition to those that the agent and its service have
+    /// in progress.
     pub(super) fn check_places(&self, g: &Ground<'_, P>, agent: &AgentId, places: u64) -> Result<(), Refusal> {
         check_places_of_one(g.cx, places).map_err(|why| Refusal::Unplannable { why })?;
         let room = |limit: u64, its: &dyn Fn(&AgentId) -> bool| {
@@ -56,7 +56,7 @@ impl<P: Planner> Owner<P> {
         room(g.cx.options.places_per_service, &of_service)
     }
 
-    /// Whether agents of one service may have invited one more push, and the agent have one more job.
+    /// Checks that the agents of one service may have one more invited push, and that this agent may have one more job.
     pub(super) fn check_pushes(&self, cx: &Context<P>, agent: &AgentId) -> Result<(), Refusal> {
         room(cx.options.jobs, cx.jobs.count())?;
         let of_service = |push: &&InvitedPush| push.by.service() == agent.service();
@@ -66,7 +66,7 @@ impl<P: Planner> Owner<P> {
     }
 }
 
-/// Whether so many places may be bound for one transfer, whoever has asked for it.
+/// Checks that one transfer may bind that many places, at whosever request.
 pub(crate) fn check_places_of_one<P: Planner>(cx: &Context<P>, places: u64) -> Result<(), Text> {
     let most = cx.options.places_per_service;
     match places <= most {

@@ -1,4 +1,4 @@
-//! Notices from holders of tickets: done, cancel, renew.
+//! Notices of ticket holders: done, cancel and renew.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,8 +25,8 @@ impl<P: Planner> Owner<P> {
         cx.send(conn, Message::NoticeHeard { id, outcome });
     }
 
-    /// Does what our own notice says to our own leases of a set: no agent connects to itself. Gives what a peer would be
-    /// answered.
+    /// Applies this agent's own notice to its own leases of a set, because no agent connects to itself. Returns the
+    /// answer that a peer would get.
     pub(crate) fn on_own_notice(
         &mut self,
         cx: &mut Context<P>,
@@ -72,6 +72,8 @@ impl<P: Planner> Owner<P> {
             return Err(Refusal::RankNotYours { rank });
         }
         let set = claims.set;
+        // A notice is for the leases of all local ranks, but not every rank needs to have one: the outcome is
+        // `UnknownLease` only if no rank knows the lease.
         let mut outcome = Err(Refusal::UnknownLease);
         for rank in cx.me.ranks.clone() {
             let said = Said {
@@ -85,6 +87,7 @@ impl<P: Planner> Owner<P> {
                 true => self.apply(cx, said),
                 false => self.keep_notice(cx, said, None),
             };
+            // The first other refusal counts. Of several renewed leases, the least remaining time counts.
             outcome = match (outcome, applied) {
                 (Ok(known), Ok(left)) => Ok(left.min(known)),
                 (Err(Refusal::UnknownLease), applied) => applied,
@@ -95,7 +98,7 @@ impl<P: Planner> Owner<P> {
         outcome
     }
 
-    /// Keeps a notice until its lease is opened, or its plan compiled.
+    /// Keeps a notice until its lease is opened, or its plan is compiled.
     fn keep_notice(&mut self, cx: &Context<P>, said: Said, plan: Option<PlanAsk>) -> Result<u64, Refusal> {
         if matches!(said.says, NoticeKind::Renew { .. }) {
             return Err(Refusal::UnknownLease);
@@ -113,7 +116,7 @@ impl<P: Planner> Owner<P> {
         kept.map(|()| 0)
     }
 
-    /// Does what a notice says to one lease. Gives the milliseconds that a renewed one has left.
+    /// Applies a notice to one lease. Returns the remaining milliseconds of a renewed lease.
     pub(super) fn apply(&mut self, cx: &mut Context<P>, said: Said) -> Result<u64, Refusal> {
         let (now, key, direction, by) = (cx.now, said.key, said.direction, &said.holder);
         let (applied, content) = match &said.says {
@@ -137,15 +140,15 @@ impl<P: Planner> Owner<P> {
             }
         };
         match (applied, content) {
-            // It was said before, or it is too late to matter: heard all the same.
+            // The lease ended before, because of this notice or otherwise. That counts as heard.
             (Ok(()) | Err(UseError::Ended { .. }), _) => Ok(0),
             (Err(error), Some(content)) => Err(self.refuse_use(cx, key, content, error)),
             (Err(error), None) => Err(error.into()),
         }
     }
 
-    /// The ranks of the pusher that have to write for this rank's blocks to be whole. Where nothing was pushed, only a plan
-    /// tells whether something had to be: gives that where it has to be compiled first.
+    /// Returns the ranks of the holder that must write to make this rank's blocks complete. If nothing was pushed yet,
+    /// only a plan can tell; the inner error is the plan that must be compiled first.
     fn must_write(&self, cx: &mut Context<P>, said: &Said) -> Result<Result<BTreeSet<Rank>, PlanAsk>, Refusal> {
         let key = said.key;
         let spec = self.leases.spec(&key);
@@ -158,7 +161,7 @@ impl<P: Planner> Owner<P> {
         let wanted = PlanAsk {
             peer: said.holder.deployment,
             local_is_source: false,
-            // The order of layers changes no route.
+            // The order of layers does not affect which routes there are.
             request: Request { start: spec.start, ..Request::tokens(spec.valid_tokens - spec.start) },
         };
         let plan = cx.plan_for_peer(&said.agent, &wanted)?;

@@ -1,7 +1,7 @@
-//! What waits at an owner: for its lease, or for a plan.
+//! Requests that wait at an owner, for their lease or for a plan.
 //!
-//! A worker may learn of a lease after its scheduler has handed the ticket out, so an authentic ticket for a lease
-//! that is not known yet is no error. It is also a way to make an agent remember things, hence the bounds.
+//! A worker may learn of a lease after its scheduler has handed out the ticket, so an authentic ticket for an unknown
+//! lease is no error. Remembering such requests costs memory, hence the limits.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::options::Options;
 use crate::planner::PlanAsk;
 use crate::refusal::{Refusal, room};
 
-/// What a peer wants of a lease.
+/// A peer's request about a lease.
 #[derive(Debug)]
 pub(super) enum Demand {
     Ask(Asked),
@@ -33,7 +33,7 @@ pub(super) struct Asked {
     pub(super) ask: Box<Ask>,
 }
 
-/// An invitation with authentic tickets to push the blocks of one lease.
+/// An invitation, with authentic tickets, to push the blocks of one lease.
 #[derive(Clone, Debug)]
 pub(super) struct WantedPush {
     pub(super) conn: ConnId,
@@ -41,7 +41,7 @@ pub(super) struct WantedPush {
     pub(super) invitation: Arc<Invitation>,
 }
 
-/// What a notice says of one lease, and who does.
+/// A peer's notice, as it applies to one lease.
 #[derive(Clone, Debug)]
 pub(super) struct Said {
     pub(super) key: LeaseKey,
@@ -67,7 +67,7 @@ impl Demand {
         }
     }
 
-    /// The connection that it is of no use without.
+    /// Returns the connection without which the request is pointless.
     pub(super) fn conn(&self) -> Option<ConnId> {
         match self {
             Demand::Ask(Asked { conn, .. }) | Demand::Push(WantedPush { conn, .. }) => Some(*conn),
@@ -77,7 +77,6 @@ impl Demand {
 }
 
 impl Asked {
-    /// The asker's rank.
     pub(super) fn peer_rank(&self) -> Rank {
         match self.direction {
             Direction::Pull => self.ask.destination,
@@ -86,11 +85,11 @@ impl Asked {
     }
 }
 
-/// A demand that waits, for its lease or for a plan.
+/// A request that waits for its lease or for a plan.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) demand: Demand,
-    /// The plan of a lease that is there, where it is that which it waits for.
+    /// The plan that it waits for. `None` if it waits for its lease.
     pub(super) plan: Option<PlanAsk>,
     agent: AgentId,
     until: Moment,
@@ -98,11 +97,12 @@ pub(super) struct Pending {
 
 #[derive(Debug)]
 pub(super) struct PendingDemands {
-    /// As they came. All wait equally long, so they are due in the same order.
+    /// In order of arrival. All wait equally long, so this is also the order of deadlines.
     waiting: VecDeque<Pending>,
     wait: Duration,
     for_lease: Most,
-    /// They have passed every check, so they take no room from those that come before their lease.
+    /// The requests that wait for a plan have passed every check. A limit of their own keeps them from taking room of
+    /// those that wait for a lease.
     for_plan: Most,
 }
 
@@ -124,7 +124,7 @@ impl PendingDemands {
                 per_service: options.early_per_service,
             },
             for_plan: Most {
-                // One service takes half of all at most, as before leases.
+                // As for leases, one service gets at most half of all.
                 in_all: options.transfers_per_service.saturating_mul(2),
                 per_agent: options.transfers_per_agent,
                 per_service: options.transfers_per_service,
@@ -132,7 +132,7 @@ impl PendingDemands {
         }
     }
 
-    /// Keeps what an agent demands, until it is taken, where there is room.
+    /// Keeps a request of an agent, if there is room.
     pub(super) fn keep(
         &mut self,
         now: Moment,
@@ -158,14 +158,15 @@ impl PendingDemands {
         Ok(())
     }
 
-    /// How much waits for a lease, and how much for a plan.
+    /// Returns the number of requests that wait for a lease, and of those that wait for a plan.
     pub(super) fn len(&self) -> (usize, usize) {
         let for_plan = self.waiting.iter().filter(|pending| pending.plan.is_some());
         let for_plan = for_plan.count();
         (self.waiting.len() - for_plan, for_plan)
     }
 
-    /// How many asks of such agents wait for a plan: they are let in without a further look at how many there are.
+    /// Counts the asks of such agents that wait for a plan. These are not checked against the limits again when they
+    /// continue.
     pub(super) fn asks_for_plans(&self, its: impl Fn(&AgentId) -> bool) -> usize {
         let for_plan = |pending: &&Pending| pending.plan.is_some() && its(&pending.agent);
         let waiting = self.waiting.iter().filter(for_plan);
@@ -176,41 +177,41 @@ impl PendingDemands {
         self.waiting.front().map(|pending| pending.until)
     }
 
-    /// Takes one demand that has waited for too long.
+    /// Takes a request that has waited too long.
     pub(super) fn pop_due(&mut self, now: Moment) -> Option<Pending> {
         let due = self.waiting.front()?.until <= now;
         due.then(|| self.waiting.pop_front())?
     }
 
-    /// Puts what has waited for a plan before all else, so that taking it one by one looks at nothing twice.
+    /// Moves the requests for a compiled plan to the front, so that taking them one by one needs no search.
     pub(super) fn bring_compiled(&mut self, ask: &PlanAsk) {
-        // The sort is stable, and knows the runs of equals.
+        // The sort is stable, and fast on long runs of equal keys.
         let waiting = self.waiting.make_contiguous();
         waiting.sort_by_key(|pending| pending.plan.as_ref() != Some(ask));
     }
 
-    /// Takes the first demand, if it has waited for this plan.
+    /// Takes the first request, if it waits for this plan.
     pub(super) fn pop_compiled(&mut self, ask: &PlanAsk) -> Option<Demand> {
         let compiled = self.waiting.front()?.plan.as_ref() == Some(ask);
         compiled.then(|| self.waiting.pop_front())?.map(|pending| pending.demand)
     }
 
-    /// Takes what has waited for a lease.
+    /// Takes the requests that wait for a lease.
     pub(super) fn opened(&mut self, key: &LeaseKey) -> Vec<Demand> {
         self.take(|pending| pending.plan.is_none() && pending.demand.key() == *key)
     }
 
-    /// Takes what has waited for a lease of a rank.
+    /// Takes the requests that wait for a lease of a rank.
     pub(super) fn of_rank(&mut self, rank: Rank) -> Vec<Demand> {
         self.take(|pending| pending.plan.is_none() && pending.demand.key().rank == rank)
     }
 
-    /// Takes all that waits for leases.
+    /// Takes all requests that wait for leases.
     pub(super) fn take_early(&mut self) -> Vec<Demand> {
         self.take(|pending| pending.plan.is_none())
     }
 
-    /// Drops everything that is like this.
+    /// Drops the requests that `like` accepts.
     pub(super) fn forget(&mut self, like: impl Fn(&Demand) -> bool) {
         self.waiting.retain(|pending| !like(&pending.demand));
     }
@@ -249,7 +250,7 @@ mod tests {
         DeploymentDigest([0; 32])
     }
 
-    /// A renewal of so many milliseconds, by which it is known again.
+    /// Makes a renewal. Tests recognise it by its milliseconds.
     fn demand(rank: u32, agent: &AgentId, ttl_ms: u64) -> Demand {
         Demand::Notice(Said {
             key: key(rank),

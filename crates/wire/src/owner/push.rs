@@ -1,15 +1,14 @@
-//! Pushes that were invited.
+//! Invited pushes.
 
 use transload_plan::ids::AgentId;
 
 use crate::ids::JobId;
 
-/// A push that was invited.
 #[derive(Debug)]
 pub(super) struct InvitedPush {
     pub(super) job: JobId,
-    /// Whose invitation came first.
+    /// The agent that sent the first invitation.
     pub(super) by: AgentId,
-    /// The most places that binding all its routes takes.
+    /// The most places that binding all of its routes takes.
     pub(super) places: u64,
 }

@@ -1,4 +1,5 @@
-//! How two agents agree on rings in device memory: as on staging rings, if both are on one GPU, or on two that reach each other.
+//! Negotiation of rings in device memory. It works as for staging rings, if both agents are on one GPU, or on two that
+//! can access each other's memory.
 
 mod word;
 
@@ -13,20 +14,20 @@ use crate::path::ring::Rings;
 /// Negotiates the rings of one connection.
 #[derive(Debug)]
 pub struct DeviceRings {
-    /// Where our memory lies.
+    /// The GPU that holds this agent's memory.
     gpu: GpuId,
-    /// The other GPUs that it reaches.
+    /// Other GPUs whose memory that GPU can access.
     reached: Vec<GpuId>,
     rings: Rings,
 }
 
 impl DeviceRings {
-    /// For an agent whose memory lies on this GPU.
+    /// Makes a negotiation for an agent whose memory lies on this GPU.
     pub fn new(gpu: GpuId) -> Self {
         Self { gpu, reached: Vec::new(), rings: Rings::default() }
     }
 
-    /// The same, where that GPU reaches the memory of others.
+    /// Adds other GPUs whose memory that GPU can access.
     #[must_use]
     pub fn reaching(mut self, reached: Vec<GpuId>) -> Self {
         self.reached = reached;
@@ -63,7 +64,7 @@ impl Negotiation for DeviceRings {
             Some(Word::Elsewhere(gpu)) if gpu != self.gpu => gpu,
             _ => return,
         };
-        // It is so for both ways, and for as long as the connection lives.
+        // This holds for both directions, and until the connection ends.
         let why = format!("the peer's caches are on {found}, ours on {}, and one does not reach the other", self.gpu);
         self.rings.lose(&why, steps);
     }
@@ -95,7 +96,7 @@ mod tests {
         encode(&Word::Offer(Offer { gpu, slot_bytes: 1 << 20, fetch: ring::Word { socket, token } }))
     }
 
-    /// Whether steps lose both ways and say nothing else of it.
+    /// Returns whether the steps lose both directions and do nothing else.
     fn lose_both(steps: &[Step]) -> bool {
         let lost = |way: Way| steps.iter().any(|s| matches!(s, Step::Lose(w, _) if *w == way));
         lost(Way::Out) && lost(Way::In) && steps.len() == 2

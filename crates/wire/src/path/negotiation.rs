@@ -1,8 +1,8 @@
-//! The pure half of a path: what two agents say to each other so that streams can take it.
+//! The pure half of a path: the messages that two agents exchange until streams can take it.
 //!
-//! One [`Negotiation`] for each path and connection. It is told which transfers of the connection take the path, hears
-//! the peer's words and its own carrier's reports, and answers each with [`Steps`]. Nothing in it waits, and nothing
-//! touches a socket, so it lives in virtual time as the rest of this crate does.
+//! There is one [`Negotiation`] for each path and connection. It learns which transfers of the connection take the
+//! path, receives the peer's words and its own carrier's reports, and answers each with [`Steps`]. It never blocks or
+//! touches a socket, so it can run in virtual time like the rest of this crate.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,17 +12,17 @@ use transload_plan::ids::TransferId;
 
 use super::Path;
 
-/// Longest word of a path, in bytes. A longer one of a peer ends the connection.
+/// The longest word of a path in bytes. A longer word from a peer ends the connection.
 pub(crate) const MAX_WORD: usize = 1024;
 
-/// Encodes a word of a path as it travels.
+/// Encodes a word of a path.
 #[doc(hidden)]
 pub fn encode(word: &impl Serialize) -> Vec<u8> {
-    // Only writers fail.
+    // Only writing to I/O could fail.
     postcard::to_allocvec(word).unwrap_or_default()
 }
 
-/// Decodes a word of a path as it arrived, if all of it makes sense.
+/// Decodes a word of a path. Returns `None` unless all of it is valid.
 #[doc(hidden)]
 pub fn decode<W: DeserializeOwned>(word: &[u8]) -> Option<W> {
     match postcard::take_from_bytes(word) {
@@ -31,7 +31,7 @@ pub fn decode<W: DeserializeOwned>(word: &[u8]) -> Option<W> {
     }
 }
 
-/// Which way the bytes of a transfer go.
+/// The direction in which the bytes of a transfer go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Way {
     /// To the peer.
@@ -45,52 +45,52 @@ pub enum Way {
 pub struct Traveller {
     /// The transfer.
     pub transfer: TransferId,
-    /// Which way its bytes go.
+    /// The direction of its bytes.
     pub way: Way,
-    /// How many lanes it would like.
+    /// The number of lanes that it would like to use.
     pub lanes: u16,
 }
 
-/// What the carrier is to do.
+/// An order to the carrier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Make ready to be met by the peer, and report [`Report::Offered`].
+    /// Prepare for the peer to connect, and answer with [`Report::Offered`].
     Offer {
-        /// How many lanes are wanted, where the path has such.
+        /// The number of lanes that are wanted, if the path has lanes.
         lanes: u16,
     },
-    /// Meet the peer where its words say.
+    /// Connect to the peer where its word says.
     Meet {
-        /// The words, which the negotiation has found to make sense.
+        /// The word, which the negotiation has checked.
         word: Vec<u8>,
     },
 }
 
-/// What the carrier has to tell.
+/// A report of the carrier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// What the peer has to know to meet us.
+    /// The carrier is prepared.
     Offered {
-        /// In words of the path.
+        /// The word that tells the peer where to connect.
         word: Vec<u8>,
     },
-    /// Nothing has come of an offer or a meeting, or what there was has ended: for bytes that go this way.
+    /// An offer, an attempt to connect, or an established ring or set of lanes has ended.
     Ended {
-        /// Which way.
+        /// The direction of bytes for which it was.
         way: Way,
-        /// How.
+        /// The reason.
         ending: Ending,
     },
 }
 
-/// How an offer, a meeting, or what came of it ended.
+/// The reason why an offer, an attempt to connect, or its result ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Nobody came in time, or we came too late.
+    /// The peer did not come in time, or this agent came too late.
     Lapsed,
-    /// A thread of ours has panicked over it.
+    /// A thread of this agent has panicked.
     Panicked,
-    /// Anything else.
+    /// Another failure.
     Failed(String),
 }
 
@@ -104,20 +104,21 @@ impl fmt::Display for Ending {
     }
 }
 
-/// One thing that a negotiation wants.
+/// A step that a negotiation wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Say this to the peer.
+    /// Send this word to the peer.
     Say(Vec<u8>),
-    /// Have the carrier do this.
+    /// Give the carrier this order.
     Order(Order),
-    /// The path is lost this way for as long as the connection lives: what takes it fails, and is tried again over another.
+    /// Give the path up in this direction until the connection ends. Transfers on it fail, and are repeated on another
+    /// path.
     Lose(Way, String),
-    /// The connection is of no use any more.
+    /// Close the connection, which cannot be used further.
     HangUp(String),
 }
 
-/// What a negotiation wants, in order.
+/// The steps that a negotiation wants, in order.
 #[derive(Debug, Default)]
 pub struct Steps(VecDeque<Step>);
 
@@ -127,17 +128,17 @@ impl Steps {
         self.0.push_back(step);
     }
 
-    /// Takes the next.
+    /// Takes the next step.
     pub fn pop(&mut self) -> Option<Step> {
         self.0.pop_front()
     }
 }
 
-/// What one path negotiates on one connection.
+/// The negotiation of one path on one connection.
 ///
-/// Everything that comes from the peer may be a lie, repeated, or out of order.
+/// Nothing that comes from the peer can be trusted; it may be repeated or out of order.
 pub trait Negotiation: fmt::Debug + Send {
-    /// Which path.
+    /// Returns the path that is negotiated.
     fn path(&self) -> Path;
 
     /// A transfer takes the path from now on.
@@ -146,9 +147,9 @@ pub trait Negotiation: fmt::Debug + Send {
     /// A transfer is over, or given up.
     fn end(&mut self, transfer: TransferId);
 
-    /// The peer has said something, of at most 1,024 bytes.
+    /// The peer has sent a word, of at most [`MAX_WORD`] bytes.
     fn hear(&mut self, word: &[u8], steps: &mut Steps);
 
-    /// The carrier has something to tell.
+    /// The carrier has reported something.
     fn report(&mut self, report: Report, steps: &mut Steps);
 }

@@ -1,9 +1,9 @@
-//! How two agents agree on lanes.
+//! Negotiation of lanes.
 //!
-//! The side that dialled the control connection opens the lanes, since it is the one that can reach the
-//! other: it asks where to ([`Word::Wanted`]), is told ports and a nonce ([`Word::Offer`]), and connects. Streams go
-//! both ways over the same lanes, so a source that was dialled just waits until they are there. Lanes are asked
-//! for once in the life of a connection, which is of no use without them.
+//! The side that dialled the control connection opens the lanes, since it is known to reach the other. It asks where to
+//! connect ([`Word::Wanted`]), gets ports and a nonce ([`Word::Offer`]), and connects. Streams go both ways over the
+//! same lanes, so a source that was dialled just waits for them. Lanes are negotiated once for a connection, which is
+//! useless without them.
 
 use serde::{Deserialize, Serialize};
 use transload_plan::ids::{Nonce, TransferId};
@@ -11,19 +11,19 @@ use transload_plan::ids::{Nonce, TransferId};
 use crate::path::Path;
 use crate::path::negotiation::{Negotiation, Order, Report, Step, Steps, Traveller, decode, encode};
 
-/// What is said.
+/// A message of the negotiation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Word {
-    /// Asks where to connect lanes to.
+    /// Asks where to connect lanes.
     Wanted {
-        /// How many.
+        /// The number of lanes.
         lanes: u16,
     },
-    /// Where lanes may be connected to.
+    /// Tells where to connect lanes.
     Offer {
         /// UDP ports at the host of the control endpoint.
         ports: Vec<u16>,
-        /// What a lane has to show to be taken for one of this session.
+        /// The secret that assigns a lane to this connection.
         nonce: Nonce,
     },
 }
@@ -31,25 +31,25 @@ pub enum Word {
 /// Negotiates the lanes of one connection.
 #[derive(Debug)]
 pub struct Lanes {
-    /// Whether we have dialled it, and so open the lanes.
+    /// Whether this agent dialled the connection, and so opens the lanes.
     dialled: bool,
-    /// Most lanes.
+    /// The most lanes.
     most: u16,
     state: State,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nobody has wanted any.
+    /// No lanes were asked for.
     None,
-    /// We have asked for them, or are asked and make ready.
+    /// Lanes were asked for, by this agent or by the peer.
     Wanted,
-    /// Both know where they are.
+    /// Both agents know where the lanes are.
     Agreed,
 }
 
 impl Lanes {
-    /// With at most so many lanes, which we open if we have dialled the connection.
+    /// Negotiates at most `most` lanes, which this agent opens if it dialled the connection.
     pub fn new(dialled: bool, most: u16) -> Self {
         Self { dialled, most: most.max(1), state: State::None }
     }
@@ -72,13 +72,13 @@ impl Negotiation for Lanes {
 
     fn hear(&mut self, word: &[u8], steps: &mut Steps) {
         match decode(word) {
-            // Once; and it is for the one that has dialled to open them.
+            // Accepted once, and only on the side that was dialled.
             Some(Word::Wanted { lanes }) if !self.dialled && self.state == State::None => {
                 self.state = State::Wanted;
                 let lanes = lanes.clamp(1, self.most);
                 steps.push(Step::Order(Order::Offer { lanes }));
             }
-            // Only what was asked for, and once.
+            // Accepted once, and only if lanes were asked for.
             Some(Word::Offer { mut ports, nonce }) if self.dialled && self.state == State::Wanted => {
                 self.state = State::Agreed;
                 ports.truncate(self.most.into());

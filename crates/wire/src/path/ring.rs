@@ -1,13 +1,12 @@
-//! How two agents of one host agree on staging rings.
+//! Negotiation of staging rings between two agents of one host.
 //!
-//! A source that is to send over a ring tells the peer where to fetch it: the name of its Unix socket
-//! and a token, over the authenticated control connection. The peer fetches the ring there, once a
-//! transfer waits for it, and receives from it. Each direction has a ring of its own, which knows nothing
-//! of the other, kept for as long as the connection lives.
+//! A source that is to send over a ring tells the peer where to fetch it: the name of its Unix socket and a token, over
+//! the authenticated control connection. Once a transfer waits for the ring, the peer fetches it there, and receives
+//! from it. Each direction has its own, independent ring, which is kept until the connection ends.
 //!
-//! An offer that is not fetched in time lapses. Where the transfer that it was made for is gone by then,
-//! the path is none the worse: another offer is made for the next one, which is what a peer waits for
-//! that comes too late.
+//! An offer that is not fetched in time lapses. If the transfer that it was made for has ended by then, that is no
+//! failure of the path: another offer is made for the next transfer, and a peer that came too late waits for that
+//! offer.
 
 mod word;
 
@@ -23,33 +22,29 @@ use crate::path::negotiation::{Ending, Negotiation, Order, Report, Step, Steps, 
 /// Negotiates the rings of one connection.
 #[derive(Debug, Default)]
 pub struct Rings {
-    /// What we send over.
     sending: Sending,
-    /// What we receive from.
     receiving: Receiving,
 }
 
-/// The ring to send over.
 #[derive(Debug, Default)]
 struct Sending {
-    /// Transfers that go over it, or wait for it, in the order in which they came.
+    /// Transfers that use the ring or wait for it, in order of arrival.
     transfers: Vec<TransferId>,
-    /// The transfer that a ring was offered for. The ring may be there by now.
+    /// The transfer that a ring was offered for. The peer may have fetched it since.
     offered: Option<TransferId>,
 }
 
-/// The ring to receive from.
 #[derive(Debug, Default)]
 struct Receiving {
     transfers: BTreeSet<TransferId>,
-    /// The last offer that was not taken up. It may have lapsed.
+    /// The last offer that was not fetched. It may have lapsed.
     offered: Option<Vec<u8>>,
-    /// Whether a ring is there, or on its way.
+    /// Whether a ring is there, or being fetched.
     met: bool,
 }
 
 impl Sending {
-    /// Offers a ring for the first transfer that waits, unless one was offered.
+    /// Offers a ring for the first transfer that waits, unless one is offered.
     fn offer(&mut self, steps: &mut Steps) {
         if self.offered.is_none() {
             self.offered = self.transfers.first().copied();
@@ -59,13 +54,13 @@ impl Sending {
         }
     }
 
-    /// The offer, or the ring, is over.
+    /// Handles the end of the offer or the ring.
     fn ended(&mut self, ending: Ending, steps: &mut Steps) {
         let offered = self.offered.take();
         let waits = offered.is_some_and(|transfer| self.transfers.contains(&transfer));
         match ending {
-            // Only since the transfer that it was made for does not wait any more. Others have come since then, and the
-            // peer may have been too late with what it knew of.
+            // The offer lapsed only because its transfer no longer waited. Others have come since, and the peer may
+            // have been too late with the old offer.
             Ending::Lapsed if !waits => self.offer(steps),
             ending => {
                 self.transfers.clear();
@@ -76,8 +71,8 @@ impl Sending {
 }
 
 impl Receiving {
-    /// Fetches the ring that was offered, if a transfer waits for it and none is there. That it is offered alone costs
-    /// nothing but remembering it: where the transfer that it was offered for was cancelled, it is kept for the next.
+    /// Fetches the offered ring, if a transfer waits for it and there is none. An offer alone is only remembered; if
+    /// its transfer was cancelled, the offer serves the next one.
     fn meet(&mut self, steps: &mut Steps) {
         if self.met || self.transfers.is_empty() {
             return;
@@ -91,9 +86,9 @@ impl Receiving {
     fn ended(&mut self, ending: Ending, steps: &mut Steps) {
         self.met = false;
         match ending {
-            // Another offer may have come meanwhile, or will.
+            // Another offer may have arrived meanwhile, or will.
             Ending::Lapsed => self.meet(steps),
-            // The peer hangs up its rings first, and then the connection: no failure where nothing goes over them.
+            // A peer closes its rings before the connection. That is no failure while no transfer uses them.
             _ if self.transfers.is_empty() => {}
             ending => {
                 self.transfers.clear();
@@ -104,7 +99,7 @@ impl Receiving {
 }
 
 impl Rings {
-    /// There will be no ring, either way, for as long as the connection lives.
+    /// Gives up rings in both directions until the connection ends.
     pub(in crate::path) fn lose(&mut self, why: &str, steps: &mut Steps) {
         *self = Self::default();
         for way in [Way::Out, Way::In] {
@@ -112,7 +107,7 @@ impl Rings {
         }
     }
 
-    /// The peer has offered a ring, by a word that makes sense.
+    /// Records a valid offer of the peer.
     pub(in crate::path) fn offered(&mut self, word: &[u8], steps: &mut Steps) {
         self.receiving.offered = Some(word.to_vec());
         self.receiving.meet(steps);
@@ -151,7 +146,7 @@ impl Negotiation for Rings {
     fn report(&mut self, report: Report, steps: &mut Steps) {
         match report {
             Report::Offered { word } => steps.push(Step::Say(word)),
-            // The next connection has rings of its own.
+            // A new connection gets new rings.
             Report::Ended { ending: ending @ Ending::Panicked, .. } => steps.push(Step::HangUp(ending.to_string())),
             Report::Ended { way, ending } => match way {
                 Way::Out => self.sending.ended(ending, steps),

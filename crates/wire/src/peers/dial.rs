@@ -1,4 +1,4 @@
-//! What has come of dialling an agent.
+//! The state of dialling an agent.
 
 use crate::action::Action;
 use crate::context::Context;
@@ -6,43 +6,44 @@ use crate::moment::Moment;
 use crate::planner::Planner;
 use crate::ticket::RankAddress;
 
-/// Why there is no connection to an agent.
+/// The reason why there is no connection to an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoConnection {
-    /// The last one that was up is lost.
+    /// The last connection that was up is lost.
     Lost,
-    /// Nobody has answered an attempt in time. It is the time that counts then, and not how many attempts it holds.
+    /// An attempt got no answer in time. Then the elapsed time decides when to give up, and not the number of attempts.
     Unanswered,
-    /// No process is at the port.
+    /// The port is closed.
     Closed,
-    /// An attempt has failed otherwise.
+    /// An attempt failed for another reason.
     Failed,
 }
 
-/// Where an agent is, and what has come of dialling it.
+/// An agent's address, and the state of dialling it.
 #[derive(Debug)]
 pub(super) struct Dial {
     pub(super) address: RankAddress,
     /// Whether an answer to [`Action::Connect`] is due.
     pub(super) asked: bool,
-    /// Whether the last attempt was made [in a hurry](super::Peers::hurry). It has not failed for the jobs of before: the
-    /// timer of the next attempt goes on.
+    /// Whether the last attempt was made [in a hurry](super::Peers::hurry). Its failure does not count for earlier
+    /// jobs, and the timer of the next regular attempt keeps running.
     pub(super) hurried: bool,
-    /// Where it was dialled last, or is now. The answer that is due says nothing of another address.
+    /// The address of the last attempt, or of the current one. Its outcome says nothing about another address.
     pub(super) tried: Option<RankAddress>,
     pub(super) failures: u32,
-    /// Whether jobs that needed the agent have failed for it. Those that begin after that have had no patience yet.
+    /// Whether the jobs that needed the agent have failed. Later jobs get a new time limit.
     pub(super) given_up: bool,
-    /// Whether it was connected, and the connection is lost. It is gone for good, if its port is closed then.
+    /// Whether a connection to it was up and was lost. If its port is closed then, it is gone for good.
     pub(super) lost: bool,
-    /// Since when it is dialled, or was found not to be connected any more.
+    /// The time since when it is dialled, or was found to be disconnected.
     pub(super) since: Moment,
-    /// Since when the agent has refused us as too many. It is patience that helps then, and not another attempt.
+    /// The time since when the agent refuses this one because of too many connections. Then waiting helps, and not
+    /// another attempt.
     pub(super) crowded: Option<Moment>,
 }
 
 impl Dial {
-    /// One that is about to begin.
+    /// Makes the state before the first attempt.
     pub(super) fn to(address: &RankAddress, now: Moment) -> Self {
         Self {
             address: address.clone(),
@@ -57,19 +58,19 @@ impl Dial {
         }
     }
 
-    /// Forgets failures, and counts time from now on. An answer that is due stays due.
+    /// Resets failures and time limit. A due answer stays due.
     pub(super) fn begin_anew(&mut self, address: &RankAddress, now: Moment) {
         *self = Self { asked: self.asked, tried: self.tried.take(), ..Self::to(address, now) };
     }
 
-    /// Tries it now.
+    /// Dials now.
     pub(super) fn attempt(&mut self, cx: &mut Context<impl Planner>) {
         self.asked = true;
         self.tried = Some(self.address.clone());
         cx.act(Action::Connect(self.address.clone()));
     }
 
-    /// Whether the agent has been found crowded, and not yet for as long as a greeting may take.
+    /// Returns whether the agent is crowded, but not yet for as long as a greeting may take.
     pub(super) fn has_patience(&self, cx: &Context<impl Planner>) -> bool {
         let wait = cx.options.hello_wait;
         self.crowded.is_some_and(|since| cx.now.since(since) < wait)

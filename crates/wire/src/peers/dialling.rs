@@ -1,4 +1,4 @@
-//! Dialling: who is connected to, when, and how often it is tried.
+//! Dialling: which agents are dialled, when, and how often.
 
 use transload_plan::ids::{AgentId, Incarnation};
 
@@ -13,11 +13,11 @@ use crate::refusal::Text;
 use crate::ticket::RankAddress;
 
 impl Peers {
-    /// Hangs up on lives of an agent that a ticket of a later one shows to be over, which may take the
-    /// transport long to notice, and dials that one, where the ticket says it is.
+    /// Closes connections to past lives of an agent, which a ticket of a later life proves to be over (the transport
+    /// may take long to notice), and dials the later life at the ticket's address.
     ///
-    /// A connection that has come up at `suspect` or after is not suspected: who has just answered there
-    /// lives, and is not whom the ticket means.
+    /// Connections that came up at `suspect` or later are kept: a process that answered just now is alive, and is not
+    /// the life that the ticket means.
     pub(crate) fn leave_past_life(
         &mut self,
         cx: &mut Context<impl Planner>,
@@ -37,7 +37,7 @@ impl Peers {
         if past.is_empty() {
             return;
         }
-        // What led there has nothing to do with where the agent is now.
+        // Earlier attempts say nothing about the agent's new address.
         if let Some(known) = self.agents.get_mut(&address.agent) {
             known.dial = Some(Dial::to(address, cx.now));
         }
@@ -48,14 +48,14 @@ impl Peers {
         self.dial_due(cx, &address.agent);
     }
 
-    /// Sees to it that a connection will be there.
+    /// Has a connection made, unless one is up or on its way.
     pub(crate) fn want(&mut self, cx: &mut Context<impl Planner>, address: &RankAddress) {
         let known = self.agents.entry(address.agent.clone()).or_default();
         if !known.up.is_empty() {
             return;
         }
         if let Some(dial) = &mut known.dial {
-            // One that has restarted elsewhere is not to be found where it was.
+            // An agent that has restarted elsewhere is dialled there.
             if dial.address != *address {
                 dial.begin_anew(address, cx.now);
             }
@@ -65,8 +65,8 @@ impl Peers {
         self.dial_due(cx, &address.agent);
     }
 
-    /// Dials the agent at once for something new that needs it at this address, and not after the pause that an old failure has
-    /// begun. That changes nothing for earlier jobs: neither the time for which they wait, nor the attempts that they have.
+    /// Dials the agent at once for a new job, instead of after the pause of an earlier failure. Earlier jobs are not
+    /// affected: neither their time limits nor their number of attempts.
     pub(crate) fn hurry(&mut self, cx: &mut Context<impl Planner>, address: &RankAddress) {
         let agent = &address.agent;
         let known = self.agents.get_mut(agent);
@@ -74,7 +74,7 @@ impl Peers {
         let Some(dial) = known.and_then(|known| known.dial.as_mut()) else {
             return;
         };
-        // Also where an attempt is under way: its failure is the first that the new job meets.
+        // This resets a current attempt as well: its failure is the first one for the new job.
         let anew = dial.given_up || dial.address != *address;
         if anew {
             dial.begin_anew(address, cx.now);
@@ -86,7 +86,7 @@ impl Peers {
         }
     }
 
-    /// It is time for the next attempt: a hurried one that is still under way is that.
+    /// Makes the next regular attempt. A hurried attempt in progress counts as that.
     pub(crate) fn dial_due(&mut self, cx: &mut Context<impl Planner>, agent: &AgentId) {
         let known = self.agents.get_mut(agent);
         let Some(dial) = known.and_then(|known| known.dial.as_mut()) else {
@@ -98,7 +98,7 @@ impl Peers {
         }
     }
 
-    /// No connection to the agent can be had, or the last one is lost.
+    /// Handles an attempt that failed, or the loss of the last connection.
     pub(crate) fn dial_failed(
         &mut self,
         cx: &mut Context<impl Planner>,
@@ -117,16 +117,16 @@ impl Peers {
             return;
         }
         let was_up = cause == NoConnection::Lost;
-        let mut late = None;
-        // The peer came to us where there is none.
+        let mut reason = None;
+        // Without `dial`, the peer had connected by itself.
         if let Some(dial) = dial {
-            // It is dialled anew already.
+            // A new attempt has begun already.
             if was_up && dial.asked {
                 return;
             }
             dial.asked = false;
             let failures = match cause {
-                // It begins anew, as it does where the answer is of another address.
+                // Losing a connection starts the count anew, as does an outcome that is about an old address.
                 NoConnection::Lost => {
                     dial.lost = true;
                     dial.since = cx.now;
@@ -146,13 +146,13 @@ impl Peers {
             let enough = dial.failures >= cx.options.attempts || cx.now.since(dial.since) >= patience;
             let failed = enough && !dial.has_patience(cx);
             dial.given_up |= failed;
-            late = failed.then_some(why);
+            reason = failed.then_some(why);
         }
-        cx.tell(News::Away(agent, late));
+        cx.tell(News::Away(agent, reason));
     }
 
-    /// Has an agent that is away dialled after a pause, where somebody needs it and knows its `address`; forgets it
-    /// otherwise.
+    /// Has a disconnected agent dialled again after a pause, if something needs it and knows its `address`. Otherwise
+    /// forgets the agent.
     pub(crate) fn dial_again(&mut self, cx: &mut Context<impl Planner>, agent: &AgentId, address: Option<RankAddress>) {
         let Some(known) = self.agents.get(agent).filter(|known| known.up.is_empty()) else {
             return;
@@ -160,7 +160,7 @@ impl Peers {
         let timer = Timer::Dial(agent.clone());
         match (&known.dial, address) {
             (Some(dial), _) if dial.asked => {}
-            // The pause that was begun before it is not over.
+            // The pause that began before the hurried attempt is not over.
             (Some(dial), Some(_)) if dial.hurried => {}
             (Some(dial), Some(_)) => cx.after(cx.options.pause(dial.failures.max(1)), timer),
             (None, Some(address)) => self.want(cx, &address),

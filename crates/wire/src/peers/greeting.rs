@@ -1,4 +1,4 @@
-//! Greetings: who a peer says it is, and whether it fits.
+//! Greetings: the exchange of identities, and the check that two agents fit.
 //!
 //! ```text
 //!  connected: send Hello
@@ -28,7 +28,7 @@ use crate::refusal::HelloRefusal;
 use crate::ticket::MAX_RANKS;
 
 impl Peers {
-    /// Whether agents of a service may open one more connection to us.
+    /// Checks that a service may open one more connection to this agent.
     pub(super) fn check_crowd(&self, cx: &Context<impl Planner>, service: &ServiceName) -> Result<(), HelloRefusal> {
         let of_service = |session: &&Session| !session.dialled && session.service == *service;
         let arrived = self.sessions.values().filter(of_service);
@@ -90,8 +90,7 @@ impl Peers {
         }
     }
 
-    /// Notes which instance of its service the peer says it is. It can only name one of the service that its
-    /// certificate proves.
+    /// Records which instance of its service the peer claims to be. The service must be the one in its certificate.
     fn identify(&mut self, me: &Identity, conn: ConnId, agent: &AgentId) -> Result<(), HelloRefusal> {
         let Some(session) = self.sessions.get_mut(&conn) else {
             return Ok(());
@@ -116,7 +115,8 @@ impl Peers {
         if hello.cluster != cx.me.cluster {
             return Err(HelloRefusal::Cluster { ours: cx.me.cluster.clone(), theirs: hello.cluster.clone() });
         }
-        // Those of an earlier life linger until the transport finds them dead, and go when this one is welcome.
+        // Connections of an earlier life remain until the transport finds them dead. They are closed when this one is
+        // welcome.
         let of_this_life = |(other, session): &(&ConnId, &Session)| {
             let life = session.peer.as_ref().map(|peer| peer.holder.incarnation);
             **other != conn
@@ -181,7 +181,7 @@ impl Peers {
     }
 
     fn on_unwelcome(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, refusal: HelloRefusal) {
-        // It is told as seen from there.
+        // The refusal is worded from the peer's point of view.
         let refusal = refusal.mirrored();
         if !self.waits_for_room(cx, conn, &refusal) {
             self.greeting_failed(cx, conn, &refusal);
@@ -189,7 +189,7 @@ impl Peers {
         self.close(cx, conn, CloseReason::Unwelcome(refusal));
     }
 
-    /// Whether the agent that we have dialled has too many connections just now, and is to be tried again.
+    /// Returns whether the dialled agent has too many connections at the moment, and will be dialled again.
     fn waits_for_room(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, refusal: &HelloRefusal) -> bool {
         let agent = self.agent(conn).filter(|_| refusal.is_transient()).cloned();
         let known = agent.and_then(|agent| self.agents.get_mut(&agent));
@@ -200,7 +200,7 @@ impl Peers {
         dial.has_patience(cx)
     }
 
-    /// Jobs that need this agent need not wait.
+    /// Reports that jobs which need this agent need not wait for it.
     fn greeting_failed(&self, cx: &mut Context<impl Planner>, conn: ConnId, refusal: &HelloRefusal) {
         if let Some(agent) = self.agent(conn)
             && self.connection(agent).is_none()
@@ -210,7 +210,7 @@ impl Peers {
         }
     }
 
-    /// Both sides may have come to accept each other: then the connection is up.
+    /// Marks the connection as up, if both sides accept each other.
     fn up(&mut self, cx: &mut Context<impl Planner>, conn: ConnId) {
         let session = self.sessions.get_mut(&conn);
         let Some(session) = session.filter(|session| session.is_up()) else {
@@ -244,7 +244,7 @@ impl Peers {
     }
 }
 
-/// What we say first.
+/// Makes this agent's hello.
 pub(super) fn hello(cx: &Context<impl Planner>) -> Hello {
     let me = &cx.me;
     Hello {

@@ -1,4 +1,4 @@
-//! What must hold: at every moment, when something ends, and when everything has.
+//! The rules: at every moment, when something ends, and at the very end.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::lease::{LeaseEnd, LeaseKey};
 use crate::message::Message;
 use crate::{BlocksOf, JobError, JobReport};
 
-/// What must hold at every moment.
+/// Rules at every moment.
 impl World {
-    /// A commit may be said only while the owner's lease is alive by the owner's clock; and that a transfer has
-    /// landed, only after its commit.
+    /// Checks that a commit is sent only while the owner's lease is alive by the owner's clock, and that a transfer is
+    /// reported as landed only after its commit.
     pub(super) fn watch(&mut self, n: usize, message: &Message) {
         let transfer = match message {
             Message::Commit { transfer, .. } => transfer,
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// Memory is not done with blocks in time: whoever has them hears of it once, and does not get them back.
+    /// Checks that blocks are reported as stalled only once, and that they are not returned with that.
     pub(super) fn stalled(&mut self, n: usize, of: BlocksOf) {
         let now = self.local(n);
         let blocks = self.nodes[n].machine.as_ref().and_then(|m| m.blocks(of));
@@ -115,7 +115,7 @@ impl World {
             return self.violated("a job is done twice");
         }
         let (request, ranks, wrong) = (*request, ranks.clone(), *wrong);
-        // Fences and late timers come on top.
+        // Fences and late timers take some extra time.
         let late = now > *started + *timeout + Duration::from_secs(1);
         match self.stalled.contains(&id) {
             true if result.is_ok() => return self.violated("a job has failed, and then succeeds"),
@@ -129,7 +129,7 @@ impl World {
                     *self.tally.paths.entry(route.path.to_string()).or_default() += 1;
                     self.tally.retried += u64::from(route.attempts > 1);
                 }
-                // A rank without a route needs nothing from anybody.
+                // A rank without a route needs nothing from any agent.
                 if wrong && !report.routes.is_empty() {
                     return self.violated("a job got content that it did not ask for");
                 }
@@ -152,7 +152,7 @@ impl World {
         }
     }
 
-    /// Nothing may be left behind once everything has had its time.
+    /// Checks that nothing is left once everything has had enough time.
     pub(super) fn check_calm(&mut self) {
         for n in 0..self.nodes.len() {
             let Some(machine) = &self.nodes[n].machine else {
@@ -175,7 +175,7 @@ impl World {
     }
 }
 
-/// What was to be there in the end.
+/// Rules about the final contents.
 impl World {
     fn shapes(&self, request: usize, holder: usize) -> (Shape, Shape) {
         let r = &self.requests[request];
@@ -218,7 +218,7 @@ impl World {
         }
     }
 
-    /// Whether a write lease that has completed was written in full; a pull lease always is.
+    /// Checks that a completed write lease was written in full. A pull lease always passes.
     pub(super) fn write_lease_is_whole(&self, request: usize, rank: Rank, blocks: u64) -> Result<(), String> {
         let r = &self.requests[request];
         if r.direction == Direction::Pull {
@@ -240,7 +240,7 @@ impl World {
         of_rank.map(move |(_, blocks)| self.memory.region(*blocks).value + u64::from(rank.0))
     }
 
-    /// Where nothing went wrong, everything must have gone right, but for what waits for marks that never come.
+    /// Checks that everything has succeeded in a world without trouble, except what waits for marks that never come.
     pub(super) fn check_success(&mut self) {
         for view in self.views.values() {
             let wrong = match view {

@@ -1,6 +1,6 @@
-//! The carriers of paths: what is offered, met, torn and late.
+//! The carriers of paths: offers and connections that succeed, break or come late.
 //!
-//! Lanes go both ways and belong to their connection; a ring goes one way. Streams wait for what carries them.
+//! Lanes go both ways and belong to their connection; a ring goes one way. Streams wait for their carrier.
 
 use transload_plan::ids::Nonce;
 
@@ -18,7 +18,7 @@ fn gpu_id(gpu: u8) -> GpuId {
 }
 
 impl World {
-    /// What an end of a connection negotiates.
+    /// Returns the negotiations for an end of a connection.
     pub(super) fn negotiations(&self, n: usize, conn: ConnId, dialled: bool) -> Vec<Box<dyn Negotiation>> {
         let mut paths: Vec<Box<dyn Negotiation>> = vec![Box::new(Lanes::new(dialled, 4))];
         let nodes = self.links[&conn].ends.map(|(node, _)| &self.nodes[node]);
@@ -31,7 +31,7 @@ impl World {
         paths
     }
 
-    /// Whether what a node sends on a connection can take a path.
+    /// Returns whether what a node sends on a connection can take a path.
     pub(super) fn can_carry(&self, n: usize, conn: ConnId, path: Path) -> bool {
         let channels = &self.links[&conn].channels;
         match path {
@@ -56,7 +56,7 @@ impl World {
         self.channel(n, delay, conn, path, report);
     }
 
-    /// Does what a negotiation wants, sooner or later.
+    /// Carries out an order of a negotiation, with some delay.
     pub(super) fn obey(&mut self, n: usize, conn: ConnId, path: Path, order: Order) {
         let delay = self.rng.delay(MS, 50 * MS);
         if self.mishap(0.05) {

@@ -1,4 +1,4 @@
-//! What the engines around the agents do: requests, second thoughts, and what they had before a restart.
+//! The engines around the agents: requests, cancellations, and the return after a restart.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -26,7 +26,6 @@ impl World {
         }
     }
 
-    /// Blocks come back to their engine.
     pub(super) fn take_back(&mut self, blocks: Blocks) {
         let given = self.memory.give_back(blocks);
         self.check(given);
@@ -44,7 +43,7 @@ impl World {
         let now = self.local(node);
         let view = View::Lease { key, request, hard: now + hard_bound, hard_bound, cancelled: false, ended: None };
         self.views.insert(id, view);
-        // Only the life that the ticket means holds what was asked for.
+        // Only the life that the ticket means has the right contents.
         if pull && life == 1 {
             self.requests[request].sources.push((rank, id));
         }
@@ -115,7 +114,7 @@ impl World {
         self.live_on(id, !computed);
     }
 
-    /// What the engine does with blocks later on.
+    /// Schedules what the engine does with blocks later on.
     fn live_on(&mut self, blocks: u64, prefill: bool) {
         if prefill {
             let over = self.rng.within(5 * MS, 1200 * MS);
@@ -135,7 +134,7 @@ impl World {
         }
     }
 
-    /// The node that holds these blocks now.
+    /// Returns the node that holds these blocks now.
     pub(super) fn holder(&self, blocks: u64) -> Option<usize> {
         let region = self.memory.region(blocks);
         let (node, life) = region.owner;
@@ -165,7 +164,7 @@ impl World {
         let (start, tokens) = self.requests[request].tokens;
         let job = self.job_of(node, blocks);
         self.call(node, |machine, now| match (key, job, layer) {
-            // One that has just ended is no error of the engine's.
+            // A lease that has just ended returns an error, which is harmless.
             (Some(key), _, Some(layer)) => drop(machine.ready(key, layer, start + tokens)),
             (Some(key), _, None) => drop(machine.finish_prefill(now, key)),
             (None, Some(job), Some(layer)) => {
@@ -215,8 +214,8 @@ impl World {
         }
     }
 
-    /// A restarted engine meets its requests again: it opens leases of the same names, and uses
-    /// tickets that it was given in its life before.
+    /// Has a restarted engine handle its requests again: it opens leases with the same names, and uses the tickets of
+    /// its previous life.
     pub(super) fn reopen(&mut self, node: usize) {
         let deployment = self.nodes[node].deployment;
         for request in 0..self.requests.len() {

@@ -1,4 +1,4 @@
-//! What can happen in a world.
+//! Events of a world.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,27 +17,26 @@ pub(super) type Time = u64;
 pub(super) const MS: Time = 1_000_000;
 pub(super) const S: Time = 1000 * MS;
 
-/// From here on nothing breaks any more.
+/// The time after which nothing breaks any more.
 pub(super) const CALM: Time = 8 * S;
 
 pub(super) enum Event {
     Timer(usize, u32, u64),
     Dial(usize, u32, AgentId),
     DialFailed(usize, u32, AgentId),
-    /// Who is there, and whether it was dialled.
+    /// The agent at the other end, and whether it was dialled.
     Connected(usize, u32, ConnId, AgentId, bool),
     Disconnected(usize, u32, ConnId),
-    /// To the end with this index.
+    /// The number is the index of the receiving end.
     Deliver(ConnId, usize, Envelope),
     Compiled(usize, u32, PlanAsk, Result<Planned<()>, String>),
-    /// Whether streams have stopped by then, as they must.
+    /// The flag says whether streams have stopped by then, as they must.
     Fenced(usize, u32, TransferId, bool),
     Stream(usize, u32, TransferId, StreamEvent),
     Channel(usize, u32, ConnId, Path, ChannelEvent),
     Step(Step),
 }
 
-/// What somebody decides to do.
 pub(super) enum Step {
     OpenLease {
         node: usize,
@@ -51,12 +50,12 @@ pub(super) enum Step {
         wrong: bool,
         timeout: Duration,
     },
-    /// A layer of a source's blocks is computed; or, without one, all of them.
+    /// A layer of a source's blocks is computed, or without a layer all of them.
     Computed {
         blocks: u64,
         layer: Option<u32>,
     },
-    /// The mark of blocks has come, or is lost with its device.
+    /// The mark of blocks is reached, or lost with its device.
     Marked {
         blocks: u64,
         done: bool,
@@ -77,13 +76,13 @@ pub(super) enum Step {
     },
     Break(ConnId),
     BreakAny,
-    /// Two nodes cannot reach each other for so long.
+    /// Two nodes cannot reach each other for this long.
     Part(usize, usize, Time),
     Heal(usize, usize),
     Kill(usize),
-    /// A node loses the device of its first rank, for this life.
+    /// A node loses the device of its first rank until it restarts.
     LoseDevice(usize),
-    /// Every node of a deployment dies, and begins another life.
+    /// Every node of a deployment dies, and starts another life.
     Restart {
         deployment: usize,
         clock_back: bool,
@@ -106,18 +105,18 @@ pub(super) enum StreamEvent {
     Place(u32, u64, bool),
     /// A stream breaks.
     Break,
-    /// Memory does not end what it was asked to do.
+    /// Memory does not finish its work.
     Stall,
 }
 
 pub(super) enum ChannelEvent {
     Report(Report),
-    /// The lanes are there.
+    /// The lanes are established.
     Lanes,
-    /// An offer has not been taken.
+    /// An offer has not been taken in time.
     Lapse(u64),
-    /// Somebody comes for the ring of the other end.
+    /// A node fetches the ring of the other end.
     Fetch(u64),
-    /// The ring that one sends over breaks.
+    /// A ring breaks, reported at the sending end.
     Tear,
 }

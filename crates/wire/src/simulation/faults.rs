@@ -1,5 +1,5 @@
-//! Rules that a world breaks on purpose, around machines that keep them: what an agent reports, what travels, and
-//! which lives can be told apart. Whatever a broken machine would do happens, and has to be noticed.
+//! Rules that a world breaks on purpose, around correct machines: in what agents report, what is sent, and which lives
+//! can be told apart. The effect is that of a broken machine, and must be noticed.
 
 use std::collections::HashSet;
 
@@ -8,37 +8,37 @@ use transload_plan::content::ContentDigest;
 /// A rule that is broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// Commits though the lease is over: what a source says of its end becomes a commit.
+    /// Commits although the lease is over: a source's abort for that reason is sent as a commit.
     CommitWithoutLease,
-    /// Ends leases without waiting for their readers: fences are reported before they are there.
+    /// Ends leases without waiting for their readers: fences are reported too early.
     EndLeaseBeforeFence,
-    /// Gives blocks back while streams may still write them, likewise.
+    /// Returns blocks while streams may still write them: fences are reported too early.
     GiveBackBeforeFence,
-    /// Tries again while the last attempt may still write, likewise.
+    /// Tries again while the last attempt may still write: fences are reported too early.
     RetryBeforeFence,
-    /// Lets streams in after the failure, which the machine has refused.
+    /// Admits streams after the failure, although the machine has refused them.
     AdmitAfterFence,
-    /// Reports success once all bytes are there: a commit comes before the first of them.
+    /// Succeeds once all bytes are there: a commit is sent before the first of them.
     SucceedWithoutCommit,
-    /// Reports success once the commit is there: streams are said to have arrived of which no byte is placed.
+    /// Succeeds once the commit is there: streams are reported as arrived without placing their bytes.
     SucceedWithoutBytes,
-    /// Does not compare checksums: the one that was sent is said to be the one seen.
+    /// Does not compare checksums: the checksum sent is reported as the one computed.
     IgnoreChecksum,
-    /// Does not compare content digests: asks travel with the right one.
+    /// Does not compare content digests: asks are sent with the right one.
     AnyContent,
     /// Does not compare incarnations: every life of an agent has the same.
     AnyIncarnation,
-    /// Tells only the first owner that it is done: the other notices are lost.
+    /// Notifies only the first owner that it is done: the other notices are lost.
     NoticeOnlyFirst,
-    /// Takes blocks for computed that only will be.
+    /// Treats blocks as computed before their mark.
     ReadBeforeMark,
-    /// Opens blocks that work before may still read.
+    /// Opens blocks that earlier work may still read.
     WriteBeforeMark,
 }
 
-/// The content that a job states which is wrong about it.
+/// A content digest that is wrong for every request.
 pub(super) const WRONG: ContentDigest = ContentDigest([99; 32]);
 
-/// Notices that one owner has been told, of each node.
+/// The nodes and notices for which one owner has been notified.
 #[derive(Default)]
 pub(super) struct Told(pub(super) HashSet<(usize, u64)>);

@@ -1,7 +1,7 @@
-//! Engines that hand blocks over when they have only *submitted* what computes them, or what reads them for the last time. A
-//! *mark* behind that work comes late, never, or is lost with its device.
+//! Engines that hand over blocks when they have only *submitted* the work that computes them, or that reads them for
+//! the last time. A *mark* behind that work comes late, never, or is lost with its device.
 //!
-//! As an agent does, a node gives blocks that will be read to its machine at once, as ones whose prefill is not over, and
+//! Like an agent, a node gives blocks that will be read to its machine at once, with an unfinished prefill. It gives
 //! blocks that will be written when their mark has come.
 
 use std::collections::BTreeSet;
@@ -22,14 +22,14 @@ pub(super) struct Handed {
     pub(super) blocks: Blocks,
 }
 
-/// What blocks are handed over for.
+/// The purpose for which blocks are handed over.
 pub(super) enum Purpose {
     Lease(Rank),
     Job { ranks: BTreeSet<Rank>, wrong: bool, timeout: Duration },
 }
 
 impl Purpose {
-    /// The rank whose device has the work that a mark is behind.
+    /// Returns the rank whose device does the work before the mark.
     fn rank(&self) -> Option<Rank> {
         match self {
             Purpose::Lease(rank) => Some(*rank),
@@ -38,19 +38,19 @@ impl Purpose {
     }
 }
 
-/// What becomes of the mark of blocks.
+/// The fate of a mark.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
-    /// There is none.
+    /// There is no mark.
     None,
     Comes,
-    /// It is lost with its device.
+    /// The mark is lost with its device.
     Lost,
     Never,
 }
 
 impl World {
-    /// Takes blocks for something, and gives them to the machine, now or when their mark has come.
+    /// Allocates blocks, and gives them to the machine now or when their mark has come.
     pub(super) fn hand_over(&mut self, node: usize, request: usize, purpose: Purpose) {
         if self.nodes[node].machine.is_none() {
             return;
@@ -62,7 +62,7 @@ impl World {
         let (blocks, rank) = (self.memory.allocate(owner, computed), purpose.rank());
         let id = blocks.0;
         let handed = Handed { node, request, purpose, blocks };
-        // Work that goes on has no mark yet: its end is one.
+        // Work that continues has no mark yet: its end is one.
         let mark = match computed {
             true => self.draw_mark(request),
             false => Mark::None,
@@ -95,13 +95,13 @@ impl World {
         }
     }
 
-    /// Whether a machine is told that blocks to be read are computed.
+    /// Returns whether a machine is told that blocks to be read are computed.
     pub(super) fn is_told_computed(&self, blocks: u64) -> bool {
         let region = self.memory.region(blocks);
         region.is_computed() && (region.awaited.is_none() || self.fault == Some(Fault::ReadBeforeMark))
     }
 
-    /// The mark of blocks has come, or is lost.
+    /// Handles a mark that has come or is lost.
     pub(super) fn marked(&mut self, blocks: u64, done: bool) {
         let Some(node) = self.holder(blocks) else {
             return;

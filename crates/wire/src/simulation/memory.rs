@@ -1,36 +1,36 @@
-//! Memory as version numbers, and the rules that nobody may break.
+//! Memory as version numbers, and the rules of access to it.
 //!
-//! A byte is a `u64` that says which request's blocks, in which life, on which rank it was read
-//! from. Blocks that were given back are overwritten at once, as an engine would.
+//! A byte is a `u64` that says from which request's blocks, in which life, and on which rank it was read. Returned
+//! blocks are overwritten at once, as by an engine.
 
 use std::collections::HashMap;
 
 use transload_plan::ids::{Rank, TransferId};
 
-/// What a byte is that belongs to nobody, or is not computed yet.
+/// The value of a byte that is free, or not computed yet.
 pub(super) const GARBAGE: u64 = u64::MAX;
 
-/// How many layers a route is split into.
+/// The number of layers that a route is split into.
 pub(super) const LAYERS: u64 = 2;
 
-/// The blocks that a lease or a job carries: a claim check. Not to be copied.
+/// The blocks of a lease or a job: a unique id, which cannot be copied.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Blocks(pub(super) u64);
 
 #[derive(Debug)]
 pub(super) struct Region {
-    /// Node and life that hold them.
+    /// The node and the life that hold the blocks.
     pub(super) owner: (usize, u32),
-    /// What they hold, if they hold something from the start.
+    /// The value of their bytes once they are computed.
     pub(super) value: u64,
-    /// Which layers are computed.
+    /// Whether each layer is computed.
     pub(super) ready: [bool; LAYERS as usize],
     pub(super) given_back: bool,
-    /// The rank on whose device work that was submitted before uses them until its mark has come.
+    /// The rank on whose device earlier work uses the blocks until their mark has come.
     pub(super) awaited: Option<Rank>,
-    /// What was written, by (own rank, peer's rank).
+    /// The bytes written, by own rank and peer's rank.
     written: HashMap<(Rank, Rank), Vec<u64>>,
-    /// The one attempt that may write now.
+    /// The only attempt that may write now.
     writer: HashMap<(Rank, Rank), TransferId>,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Memory {
     next_value: u64,
 }
 
-/// The layer that a byte of a route is of.
+/// Returns the layer that a byte of a route belongs to.
 pub(super) fn layer(offset: u64, bytes: u64) -> usize {
     usize::from(offset >= bytes.div_ceil(LAYERS))
 }
@@ -77,7 +77,7 @@ impl Memory {
         self.regions.get_mut(&id).expect("allocated")
     }
 
-    /// The blocks come back to their engine, which reuses them.
+    /// Returns the blocks to their engine, which reuses them.
     pub(super) fn give_back(&mut self, blocks: Blocks) -> Result<(), String> {
         let region = self.region_mut(blocks.0);
         if std::mem::replace(&mut region.given_back, true) {
@@ -86,7 +86,7 @@ impl Memory {
         Ok(())
     }
 
-    /// What one reads there now.
+    /// Returns the value that a read would get now.
     fn peek(&self, id: u64, rank: Rank, offset: u64, bytes: u64) -> u64 {
         let region = self.region(id);
         match !region.given_back && region.ready[layer(offset, bytes)] {
@@ -95,7 +95,7 @@ impl Memory {
         }
     }
 
-    /// Reads for the engine's own agent, which must know that it may.
+    /// Reads for the engine's own agent, and fails if that is not allowed now.
     pub(super) fn read(&self, id: u64, rank: Rank, at: (u64, u64)) -> Result<u64, String> {
         let region = self.region(id);
         if region.given_back {
@@ -107,7 +107,7 @@ impl Memory {
         Ok(self.peek(id, rank, at.0, at.1))
     }
 
-    /// An attempt begins to write.
+    /// Records that an attempt begins to write.
     pub(super) fn writer(
         &mut self,
         id: u64,
@@ -123,7 +123,7 @@ impl Memory {
         }
     }
 
-    /// An attempt has stopped writing.
+    /// Records that an attempt has stopped writing.
     pub(super) fn release(&mut self, id: u64, pair: (Rank, Rank), transfer: TransferId) {
         let region = self.region_mut(id);
         if region.writer.get(&pair) == Some(&transfer) {
@@ -154,7 +154,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether everything of a route is what was to be there.
+    /// Checks that everything of a route was written with the right value.
     pub(super) fn holds(&self, id: u64, pair: (Rank, Rank), bytes: u64, value: u64) -> Result<(), String> {
         let written = self.region(id).written.get(&pair);
         let written = written.ok_or(format!("nothing was written to {pair:?} of {id}"))?;
@@ -165,7 +165,7 @@ impl Memory {
         }
     }
 
-    /// Blocks of a life that still goes on, and that were not given back.
+    /// Returns the blocks of current lives that were not returned.
     pub(super) fn missing(&self, lives: &[Option<u32>]) -> Vec<u64> {
         let lost = self.regions.iter().filter(|(_, region)| {
             let (node, life) = region.owner;

@@ -1,4 +1,4 @@
-//! The network: what is lost, and when who notices.
+//! The network: losses, and when each end notices them.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -53,7 +53,7 @@ impl World {
         }
     }
 
-    /// Sends what no machine has said, after what they have.
+    /// Sends a message that no machine has sent, after those that one has.
     pub(super) fn forge(&mut self, n: usize, conn: ConnId, message: Message) {
         let sequence = 0;
         self.post(n, conn, Envelope { sequence, message });
@@ -70,7 +70,7 @@ impl World {
             return;
         }
         link.posted[end] += 1;
-        // A fault that adds messages, or loses some, is not to be noticed by their numbers.
+        // Faults add or lose messages. That alone must not be noticed by their numbers.
         if self.fault.is_some() {
             envelope.sequence = link.posted[end];
         }
@@ -94,7 +94,7 @@ impl World {
         self.after(delay, Event::Disconnected(node, life, conn));
     }
 
-    /// A connection breaks. Each end notices in its own time.
+    /// Breaks a connection. Each end notices in its own time.
     pub(super) fn cut(&mut self, conn: ConnId) {
         let Some(link) = self.links.get_mut(&conn) else {
             return;
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// Two nodes cannot reach each other for a while: what connects them breaks.
+    /// Separates two nodes for a while: their connections break.
     pub(super) fn part(&mut self, a: usize, b: usize, time: Time) {
         self.parted.extend([(a, b), (b, a)]);
         let between = |link: &Link| {
@@ -130,7 +130,7 @@ impl World {
         self.parted.remove(&(b, a));
     }
 
-    /// Cuts one of the connections that there ever were, if there were any.
+    /// Breaks one of all connections that were ever made, if any.
     pub(super) fn cut_any(&mut self) {
         let conns = self.links.len() as u64;
         if conns > 0 {
@@ -153,7 +153,7 @@ impl World {
         conns.into_iter().for_each(|conn| self.cut(conn));
     }
 
-    /// A node begins a life, the one of its deployment.
+    /// Starts another life of a node, with the current incarnation of its deployment.
     pub(super) fn boot(&mut self, n: usize) {
         let node = &self.nodes[n];
         let deployment = &self.deployments[node.deployment];

@@ -1,4 +1,4 @@
-//! Plans small enough to see through: which rank sends how much to which.
+//! Plans of the simulation, small enough to check by eye: the number of bytes between each pair of ranks.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,11 +6,11 @@ use transload_plan::ids::{DeploymentDigest, PlanDigest, Rank};
 
 use crate::{Difference, PlanAsk, Planned, Planner, Route};
 
-/// A deployment, as far as the protocol cares.
+/// A deployment, as far as the protocol depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) ranks: u32,
-    /// Decides which routes there are.
+    /// Varies which routes there are.
     pub(crate) salt: u8,
 }
 
@@ -32,8 +32,8 @@ impl Shape {
     }
 }
 
-/// How many bytes one rank sends another; `None` where there is no route. Every destination rank
-/// has a source, not every source rank a destination.
+/// Returns the number of bytes that one rank sends another, or `None` if there is no route. Every destination rank has
+/// a source, but not every source rank has a destination.
 pub(crate) fn route_bytes(source: (Shape, Rank), destination: (Shape, Rank), tokens: u64) -> Option<u64> {
     let salt = u32::from(source.0.salt) + u32::from(destination.0.salt);
     let always = destination.1.0 % source.0.ranks == source.1.0;
@@ -42,7 +42,7 @@ pub(crate) fn route_bytes(source: (Shape, Rank), destination: (Shape, Rank), tok
     ((always || sometimes) && tokens > 0).then_some(tokens * width)
 }
 
-/// All peers of one rank.
+/// Returns the routes between the given ranks, or all ranks.
 pub(crate) fn routes(
     source: (Shape, Option<Rank>),
     destination: (Shape, Option<Rank>),
@@ -64,7 +64,7 @@ pub(crate) fn routes(
 pub(crate) struct SimPlanner<B> {
     pub(crate) me: Shape,
     pub(crate) known: HashMap<DeploymentDigest, Shape>,
-    /// How many connections there are to each.
+    /// The number of connections to each deployment.
     pub(crate) held: HashMap<DeploymentDigest, usize>,
     pub(crate) blocks: std::marker::PhantomData<B>,
 }
@@ -94,7 +94,7 @@ impl<B: std::fmt::Debug> Planner for SimPlanner<B> {
     fn release(&mut self, deployment: &DeploymentDigest) {
         let held = self.held.get_mut(deployment).expect("it was held");
         *held -= 1;
-        // Forgotten at once, which is as soon as one may.
+        // Forgotten at once, which is the earliest that is allowed.
         if *held == 0 {
             self.held.remove(deployment);
             self.known.remove(deployment);
@@ -103,7 +103,7 @@ impl<B: std::fmt::Debug> Planner for SimPlanner<B> {
 }
 
 impl<B> SimPlanner<B> {
-    /// The plan of all ranks here with a deployment that is known.
+    /// Compiles the plan of all local ranks with a known deployment.
     pub(crate) fn compile(&self, ask: &PlanAsk) -> Result<Planned<()>, String> {
         let peer = self.known.get(&ask.peer).copied();
         let peer = peer.ok_or("unknown deployment")?;

@@ -1,4 +1,4 @@
-//! What one engine asks of another.
+//! Requests from one engine to another.
 
 use std::time::Duration;
 
@@ -43,11 +43,11 @@ impl World {
         self.requests.len() - 1
     }
 
-    /// The ticket for what a holder opens, where it has the owner push.
+    /// Returns the ticket for the write leases of a holder that has the owner push.
     pub(super) fn ticket_into(&self, holder: usize, request: usize) -> Option<Ticket> {
         let r = &self.requests[request];
         let (start, tokens) = r.tokens;
-        // Of a set of its own, that no other holder has.
+        // The set is unique to this holder.
         let key = r.key + 1000 * (1 + holder as u64);
         let range = (start, start + tokens);
         r.invites.then(|| self.mint(holder, key, Direction::Push, range))

@@ -1,4 +1,4 @@
-//! Chance, from a seed.
+//! Random numbers from a seed.
 
 /// SplitMix64.
 pub(crate) struct Rng(u64);
@@ -16,7 +16,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Below `n`, which is not 0.
+    /// Returns a number below `n`, which must not be 0.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
@@ -29,7 +29,7 @@ impl Rng {
         ((self.next() >> 11) as f64) < p * (1u64 << 53) as f64
     }
 
-    /// Short mostly, and seldom long: how networks and schedulers delay things.
+    /// Returns a delay that is usually short and seldom long, as networks and schedulers have them.
     pub(crate) fn delay(&mut self, usual: u64, seldom: u64) -> u64 {
         match self.chance(0.03) {
             true => self.within(usual, seldom),

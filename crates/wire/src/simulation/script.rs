@@ -1,5 +1,4 @@
-//! What is to happen in a world, and when: the script is drawn from the seed before anything happens;
-//! what it leads to draws on.
+//! The script of a world. It is drawn from the seed before anything happens; its consequences draw further numbers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use super::state::Deployment;
 use super::world::World;
 
 impl World {
-    /// A world with deployments, requests, and trouble.
+    /// Adds deployments, requests and trouble.
     pub(super) fn build(&mut self) {
         let prefill = self.add_deployment("p", 2, 2);
         let decode = self.add_deployment("d", 3, 2);

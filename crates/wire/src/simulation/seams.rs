@@ -1,4 +1,4 @@
-//! Where worlds break rules around their machines: what agents report, and what travels.
+//! The places where worlds break rules around their machines: in what agents report, and what is sent.
 
 use transload_plan::ids::TransferId;
 
@@ -11,7 +11,7 @@ use crate::refusal::Failure;
 use crate::{BlocksOf, ConnId};
 
 impl World {
-    /// Whether a fence is reported though streams go on, of a transfer that a machine wants fenced.
+    /// Returns whether the fence of a transfer is reported although its streams continue.
     pub(super) fn fences_at_once(&self, n: usize, transfer: TransferId) -> bool {
         let machine = self.nodes[n].machine.as_ref();
         let Some(t) = machine.and_then(|machine| machine.flows.get(transfer)) else {
@@ -30,7 +30,7 @@ impl World {
         }
     }
 
-    /// What travels instead of a message.
+    /// Replaces or drops a message before it is sent.
     pub(super) fn tamper(&mut self, n: usize, message: Message) -> Option<Message> {
         match (self.fault, message) {
             (Some(Fault::CommitWithoutLease), Message::Abort { transfer, failure: Failure::LeaseEnded { .. } })
@@ -50,7 +50,7 @@ impl World {
         }
     }
 
-    /// States the content that the ticket's request has.
+    /// Changes an ask to state the content of the ticket's request.
     fn agree(&self, ask: Ask) -> Ask {
         let request = self.requests.iter().find(|r| r.ticket == ask.ticket);
         let content = request.map_or(ask.content, |r| r.content);
@@ -62,13 +62,13 @@ impl World {
         reading.is_some_and(Reading::is_gathered)
     }
 
-    /// The commit that a source says, or would say, of what it reads.
+    /// Returns the commit that a source would send.
     fn commit_of(&self, n: usize, transfer: TransferId) -> Option<Message> {
         let (streams, bytes) = self.nodes[n].reading.get(&transfer)?.counts();
         Some(Message::Commit { transfer, streams, bytes })
     }
 
-    /// A node begins to read: the commit goes out before the bytes.
+    /// Sends the commit before the bytes, when a node begins to read.
     pub(super) fn commit_early(&mut self, n: usize, conn: ConnId, transfer: TransferId) {
         if self.fault == Some(Fault::SucceedWithoutCommit)
             && let Some(commit) = self.commit_of(n, transfer)

@@ -1,4 +1,4 @@
-//! What there is in a world.
+//! The state of a world.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -22,12 +22,12 @@ pub(super) struct Node {
     pub(super) deployment: usize,
     pub(super) ranks: BTreeSet<Rank>,
     pub(super) host: u64,
-    /// Which GPU of its host has its caches, if one has them all.
+    /// The GPU of its host that holds its caches, if one GPU holds them all.
     pub(super) gpu: Option<u8>,
     pub(super) life: u32,
     pub(super) machine: Option<SimMachine>,
     pub(super) offset: u64,
-    /// Millionths: how fast its clock runs.
+    /// The speed of its clock, in millionths.
     pub(super) rate: u64,
     pub(super) armed: Option<Moment>,
     pub(super) generation: u64,
@@ -44,7 +44,7 @@ pub(super) struct Deployment {
 pub(super) struct Link {
     pub(super) ends: [(usize, u32); 2],
     pub(super) open: [bool; 2],
-    /// How many messages were sent to each end.
+    /// The number of messages sent to each end.
     pub(super) posted: [u64; 2],
     /// Earliest delivery to each end, so that messages stay in order.
     pub(super) earliest: [Time; 2],
@@ -67,23 +67,22 @@ pub(super) enum View {
         node: usize,
         started: Moment,
         timeout: Duration,
-        /// Whether its content is another than the lease's.
+        /// Whether the job states other content than the lease.
         wrong: bool,
         done: Option<bool>,
     },
 }
 
-/// What there is of one connection.
+/// The carriers of one connection.
 #[derive(Default)]
 pub(super) struct Channels {
     pub(super) lanes: bool,
-    /// Offers of rings that can still be taken: who has made them, and a number.
+    /// Offers of rings that can still be taken: the sender, and a number.
     pub(super) offers: HashSet<(usize, u64)>,
-    /// Who sends over a ring, and over which kind.
+    /// Established rings: the sender, and the path.
     pub(super) rings: HashSet<(usize, Path)>,
 }
 
-/// One request and its ticket.
 pub(super) struct Request {
     pub(super) direction: Direction,
     pub(super) owner: usize,
@@ -99,7 +98,7 @@ pub(super) struct Request {
     pub(super) invites: bool,
     pub(super) ttl: Duration,
     pub(super) hard_bound: Duration,
-    /// Source rank, and the blocks that it was to be read from.
+    /// Source ranks, each with the blocks that it should be read from.
     pub(super) sources: Vec<(Rank, u64)>,
 }
 
@@ -111,24 +110,24 @@ pub(super) struct Reading {
     pub(super) readable: [bool; LAYERS as usize],
     /// Whether everything may be read.
     pub(super) prefilled: bool,
-    /// How many pieces are gathered whole.
+    /// The number of pieces that are completely gathered.
     pub(super) gathered: usize,
     pub(super) fence_at: Option<Time>,
 }
 
 impl Reading {
-    /// Whether nothing is left to read.
+    /// Returns whether nothing is left to read.
     pub(super) fn is_gathered(&self) -> bool {
         self.prefilled && self.gathered == self.pieces.len()
     }
 
-    /// Of a commit: streams and bytes.
+    /// Returns the number of streams and bytes for the commit.
     pub(super) fn counts(&self) -> (u32, u64) {
         (self.pieces.len() as u32, self.flow.bytes)
     }
 }
 
-/// What one stream carries.
+/// The bytes of one stream.
 pub(super) struct Piece {
     pub(super) offset: u64,
     pub(super) length: u64,

@@ -1,7 +1,7 @@
-//! Data streams: reading, lanes and placing, each in pieces and each with its own delays.
+//! Data streams: reading, sending and placing, each in pieces and each with its own delays.
 //!
-//! This is the model of an agent's data path. It keeps its side of the bargain: after a fence is
-//! reported nothing is read or placed any more. Until then it is as late as it likes.
+//! This models an agent's data path, which keeps its promise: after a fence is reported nothing is read or placed any
+//! more. Until then it may be arbitrarily late.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ fn crc(values: &[u64]) -> u32 {
     values.iter().fold(1, mix) as u32
 }
 
-/// The range of a half.
+/// Returns the range of the first or the second half.
 fn half(length: u64, which: u64) -> std::ops::Range<u64> {
     if which == 0 { 0..length / 2 } else { length / 2..length }
 }
@@ -108,7 +108,7 @@ impl World {
         self.may_stall(n, transfer);
     }
 
-    /// Has memory stand still some time later, perhaps.
+    /// Schedules a stall of memory, perhaps.
     fn may_stall(&mut self, n: usize, transfer: TransferId) {
         if self.mishap(0.01) {
             let (life, later) = (self.nodes[n].life, self.rng.below(S));
@@ -116,10 +116,10 @@ impl World {
         }
     }
 
-    /// Stops a transfer: what has begun may go on for a while.
+    /// Stops a transfer. What has begun may continue for a while.
     pub(super) fn fence_streams(&mut self, n: usize, transfer: TransferId) {
         let delay = match self.mishap(0.02) {
-            // Memory that is late, beyond what is waited for.
+            // Memory that takes longer than it may.
             true => self.rng.within(6 * S, 12 * S),
             false => self.rng.delay(5 * MS, 200 * MS),
         };
@@ -164,14 +164,13 @@ impl World {
         }
     }
 
-    /// A transfer that is still to be read at this moment.
+    /// Returns a transfer that may be read at this moment.
     fn reading(&mut self, n: usize, transfer: TransferId) -> Option<&mut Reading> {
         let now = self.now;
         let reading = self.nodes[n].reading.get_mut(&transfer)?;
         reading.fence_at.is_none_or(|at| now <= at).then_some(reading)
     }
 
-    /// Reads some of a piece, now.
     fn read(&mut self, n: usize, transfer: TransferId, i: usize, part: std::ops::Range<u64>) {
         let Some(reading) = self.nodes[n].reading.get_mut(&transfer) else {
             return;
@@ -213,7 +212,7 @@ impl World {
         let (conn, path) = (reading.flow.conn, reading.flow.path);
         let is_exact = reading.flow.request.codec.is_exact();
         assert!(is_exact || path.is_none_or(|path| path == Path::QUIC), "codecs go over the network");
-        // It waits for its path, as long as it may.
+        // It waits for its path as long as it may.
         if !path.is_some_and(|path| self.can_carry(n, conn, path)) {
             let life = self.nodes[n].life;
             let again = StreamEvent::Transmit(i);

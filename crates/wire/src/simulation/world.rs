@@ -1,4 +1,4 @@
-//! Agents, clocks and a network, in virtual time.
+//! A world: agents, clocks and a network, in virtual time.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -22,41 +22,41 @@ pub(super) struct World {
     queue: BTreeMap<(Time, u64), Event>,
     sequence: u64,
     pub(super) rng: Rng,
-    /// How bad things are, from 0.
+    /// How much goes wrong, from 0.
     pub(super) chaos: f64,
     pub(super) fault: Option<Fault>,
     pub(super) nodes: Vec<Node>,
     pub(super) deployments: Vec<Deployment>,
     pub(super) links: HashMap<ConnId, Link>,
-    /// Nodes that cannot reach each other, both ways.
+    /// Nodes that cannot reach each other, in both orders.
     pub(super) parted: HashSet<(usize, usize)>,
     pub(super) memory: Memory,
     pub(super) requests: Vec<Request>,
-    /// What leases and jobs must come to, by their blocks.
+    /// The expected outcome of leases and jobs, by their blocks.
     pub(super) views: HashMap<u64, View>,
-    /// Blocks that are not given to a machine before their mark.
+    /// Blocks that are given to a machine only after their mark.
     pub(super) waiting: HashMap<u64, Handed>,
     /// A request whose marks never come.
     pub(super) unmarked: Option<usize>,
     /// Transfers for which a commit was sent.
     pub(super) committed: HashSet<TransferId>,
-    /// Blocks that memory was not done with in time.
+    /// Blocks that were reported as stalled.
     pub(super) stalled: HashSet<u64>,
-    /// Of the fault that loses notices.
+    /// State of the fault that loses notices.
     pub(super) told: Told,
     pub(super) failure: Option<String>,
     /// Calls into machines so far.
     pub(super) calls: u64,
-    /// Node to kill after so many calls.
+    /// A node to kill, and the number of calls after which to kill it.
     pub(super) kill_at: Option<(usize, u64)>,
-    /// Whether its deployment restarts after that.
+    /// Whether the killed node's deployment restarts then.
     pub(super) revive: bool,
     pub(super) tally: Tally,
-    /// `TRANSLOAD_TRACE` prints what machines want.
+    /// Whether actions of machines are printed; set by `TRANSLOAD_TRACE`.
     trace: bool,
 }
 
-/// What happened, to see that the worlds are not all alike.
+/// Counts of what happened, which show that the worlds differ.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     pub(super) events: u64,
@@ -65,7 +65,7 @@ pub(super) struct Tally {
     pub(super) leases: BTreeMap<LeaseEnd, u64>,
     pub(super) paths: BTreeMap<String, u64>,
     pub(super) retried: u64,
-    /// Leases and jobs that memory was not done with in time.
+    /// Leases and jobs that were reported as stalled.
     pub(super) stalled: u64,
 }
 
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// Whether something that seldom happens happens now.
+    /// Returns whether a rare mishap happens now.
     pub(super) fn mishap(&mut self, p: f64) -> bool {
         self.now < CALM && self.rng.chance(p * self.chaos)
     }
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// Runs until nothing is left to happen.
+    /// Runs until no event is left.
     pub(super) fn run(&mut self) {
         while let Some(((at, _), event)) = self.queue.pop_first() {
             self.now = at;
@@ -192,7 +192,7 @@ impl World {
         self.nodes[n].machine.is_some() && self.nodes[n].life == life
     }
 
-    /// Calls into a machine, does what it wants, and looks whether all is well.
+    /// Calls a machine, carries out its actions, and checks the rules.
     pub(super) fn call<R>(&mut self, n: usize, call: impl FnOnce(&mut SimMachine, Moment) -> R) -> Option<R> {
         let now = self.local(n);
         let result = call(self.nodes[n].machine.as_mut()?, now);
@@ -298,7 +298,7 @@ pub(super) fn set_id(n: u64) -> LeaseSetId {
     LeaseSetId(id)
 }
 
-/// Everything shorter and tighter than usual, so that bounds are met.
+/// Returns shorter and tighter options than the default ones, so that limits are reached.
 pub(super) fn options() -> Options {
     Options {
         leases: LeaseLimits { peer_grace: Duration::from_secs(2), ..LeaseLimits::default() },

@@ -1,4 +1,4 @@
-//! Pulls and pushes, as their owner takes them.
+//! Asks to pull and to push, at the owner.
 
 use super::*;
 
@@ -64,7 +64,7 @@ fn are_refused_by_name() {
     assert!(matches!(accepted, Some(Message::Accepted { .. })), "none of that has bound it");
 }
 
-/// What the owner sends in a codec goes over the network, and what it is sent is exact.
+/// The owner sends in a codec over the network only, and accepts exact bytes only.
 #[test]
 fn come_in_a_codec_of_the_hello() {
     let codec = Codec::Q8;
@@ -172,7 +172,7 @@ fn are_few_at_a_time() {
     assert_eq!(t.refusal(Message::Pull(ask(2, 1))), Refusal::Busy { limit });
 }
 
-/// An agent's name below its service is its own choice: a further one gives it no further room.
+/// An agent chooses its instance name itself, so another name gives it no more room.
 #[test]
 fn are_few_at_a_time_of_one_service_too() {
     let places = route(false).places;
@@ -205,10 +205,10 @@ fn of_many_places_come_one_after_another() {
     assert!(matches!(accepted, Some(Message::Accepted { .. })));
     let limit = u32::try_from(limit).unwrap();
     assert_eq!(t.refusal(Message::Pull(ask(2, 1))), Refusal::Busy { limit });
-    // A later attempt takes the places of the one before.
+    // A later attempt takes over the places of the earlier one.
     let waits = t.answer(Message::Pull(ask(1, 2)));
     assert!(matches!(waits, Some(Message::Waiting { .. })), "{waits:?}");
-    // One alone may have more than all of an agent's, but not more than all of a service's.
+    // A single route may exceed the agent's limit, but not the service's.
     let mut answer = |places_per_agent, places_per_service| {
         let options = Options { places_per_agent, places_per_service, ..Options::default() };
         t = Table::owner_with("holder", options);
@@ -247,7 +247,7 @@ fn of_a_later_attempt_wait_for_the_fence_of_the_earlier() {
     assert_eq!(t.refusal(Message::Pull(ask(1, 2))), refusal);
 }
 
-/// Two transfers of one number would share a fence, and one of their leases would never end.
+/// Two transfers with one id would share a fence, and one of their leases would never end.
 #[test]
 fn carry_a_number_of_their_own() {
     let mut t = Table::owner();

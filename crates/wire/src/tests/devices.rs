@@ -1,4 +1,4 @@
-//! Devices that are lost, and devices that do not end what they were asked to do.
+//! Devices that are lost, and devices that do not finish their work.
 
 use super::*;
 use crate::lease::OpenFault;
@@ -16,7 +16,7 @@ fn aborted(t: &Table) -> Vec<Failure> {
     aborts.collect()
 }
 
-/// A holder that has asked for its first route, and what it has asked.
+/// Makes a holder that has asked for its first route, and returns its ask.
 fn asking(direction: Direction) -> (Table, Ask) {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     let job = super::jobs::job(1, direction);
@@ -81,7 +81,7 @@ fn that_are_lost_fail_jobs_whose_peers_hear_it() {
     }
 }
 
-/// Whichever way a peer tells it, and without a second attempt.
+/// However a peer reports it, there is no second attempt.
 #[test]
 fn of_peers_fail_jobs_by_their_kind() {
     for (end, told, refusal, expected) in [
@@ -104,7 +104,7 @@ fn of_peers_fail_jobs_by_their_kind() {
     }
 }
 
-/// Memory that does not end what it does for a transfer fails it at once, whether or not it was stopped by then.
+/// A transfer whose memory does not finish its work fails at once, even if it was stopped before.
 #[test]
 fn that_stall_fail_a_lease_that_keeps_its_blocks() {
     for stopped in [false, true] {

@@ -1,4 +1,4 @@
-//! What happens before anything else may be said.
+//! Greetings: the exchange before any other message.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn say_why_somebody_is_not_welcome() {
     assert!(matches!(unwelcome(Roles::all(), mixed_up), HelloRefusal::Document { .. }));
 }
 
-/// A peer that we have dialled as `meant`, and that says it is `says`.
+/// Greets a peer that was dialled as `meant` and claims to be `says`.
 fn dialled(meant: &str, says: &str) -> Table {
     let mut t = Table::lonely("owner/0", OWNER, Options::default());
     t.dialled(meant);
@@ -208,7 +208,7 @@ fn let_a_later_life_replace_an_earlier() {
     assert_eq!(t.said.pop(), Some(Message::Unwelcome(refusal)));
 }
 
-/// A certificate's agents that have not said who they are have a limit of their own, and are told that one.
+/// A limit of its own applies to a certificate's connections whose agent is unknown, and the refusal states that limit.
 #[test]
 fn unnamed_connections_are_told_their_limit() {
     let options = Options { unnamed_per_service: 2, ..Options::default() };

@@ -1,8 +1,8 @@
-//! The owner of a lease, invited to push.
+//! The owner of a lease that is invited to push.
 
 use super::*;
 
-/// The ticket for what the holder has opened.
+/// Makes the ticket of the holder's write leases.
 pub(super) fn into(n: u8) -> Claims {
     let address = RankAddress { agent: agent("holder"), host: "holder.example".into(), port: 7600 };
     Claims { owner: HOLDER.digest(), ranks: vec![address.clone(), address], ..claims(n, Direction::Push) }
@@ -49,7 +49,7 @@ fn pushes(t: &Table) -> Vec<Ask> {
     said.collect()
 }
 
-/// Says that a push has been let in, and reads it, up to the commit.
+/// Accepts a push and reads it, up to the commit.
 fn read(t: &mut Table, ask: &Ask, path: Path) {
     let transfer = ask.transfer;
     t.hear(Message::Accepted { transfer, path });
@@ -67,7 +67,7 @@ fn read(t: &mut Table, ask: &Ask, path: Path) {
     t.do_(|machine, now, _| machine.stream_sent(now, transfer, bytes));
 }
 
-/// An owner that was invited, with the asks that it has made.
+/// Makes an owner that was invited, and returns its asks.
 fn invited() -> (Table, Vec<Ask>) {
     let mut t = Table::owner();
     t.lease(1, 0, Direction::Pull, true);
@@ -96,7 +96,7 @@ fn pushes_and_its_leases_complete() {
             if *ticket == invitation(1).into)
     });
     assert_eq!(done.count(), 2, "one for each rank");
-    // A rank of the holder that says so late.
+    // Another rank of the holder sends its invitation late.
     t.said.clear();
     assert_eq!(invite(&mut t, invitation(1)), Some(Ok(())));
     assert!(pushes(&t).is_empty());
@@ -135,7 +135,7 @@ fn does_not_push_what_is_being_pulled() {
     assert_eq!(refused(&mut t, invitation(1)), Refusal::Consumed);
 }
 
-/// The ticket for what is opened is the inviter's own making, and so is all that it says of others.
+/// The inviter makes the ticket of the write leases itself, so nothing in it about other agents is proven.
 #[test]
 fn leaves_others_alone_whatever_an_inviter_says_of_them() {
     let mut t = Table::owner();
@@ -160,7 +160,7 @@ fn leaves_others_alone_whatever_an_inviter_says_of_them() {
     assert_eq!(t.machine.peers.connection(&agent("holder")), Some(victim));
     let pulled = t.machine.flows.get(ask(2, 1).transfer).unwrap();
     assert!(!pulled.is_fencing());
-    // Nor does anybody dial for it what is lost.
+    // Lost agents are not dialled for it either.
     t.do_(|machine, now, _| machine.disconnected(now, victim));
     t.do_(|machine, now, conn| machine.disconnected(now, conn));
     t.wait(secs(60));
@@ -169,7 +169,7 @@ fn leaves_others_alone_whatever_an_inviter_says_of_them() {
     assert_eq!(t.machine.gauges().agents, 0);
 }
 
-/// Whoever invites connects, and does so again.
+/// The inviter connects, and does so again.
 #[test]
 fn waits_a_while_for_a_holder_that_is_away() {
     for back in [true, false] {
@@ -326,7 +326,7 @@ fn has_only_so_many_pushes_under_way_for_each_agent() {
     assert!(t.said.iter().any(let_in), "{:?}", t.said);
 }
 
-/// However many routes it takes, and though none of them has begun.
+/// An invited push counts with the places of all its routes, even before any of them has begun.
 #[test]
 fn has_room_for_so_many_places() {
     let routes = routes(OWNER, (HOLDER, true), Rank(0), Request::tokens(TOKENS));
@@ -346,7 +346,7 @@ fn has_room_for_so_many_places() {
     assert!(matches!(refusal, Refusal::Unplannable { .. }), "{refusal}");
 }
 
-/// A lease ends when its push has been fenced, with the reason that came first.
+/// A lease ends when its push has been fenced, for the first reason.
 #[test]
 fn that_is_cancelled_fences_before_it_gives_back() {
     let (mut t, asks) = invited();
@@ -390,7 +390,7 @@ fn that_is_refused_the_push_lets_go_of_its_lease() {
     assert!(matches!(&ends[0], Action::Pushed(_, Err(JobError::Refused { .. }))), "{ends:?}");
 }
 
-/// A push keeps its lease beyond its time to live, and not beyond its hard bound.
+/// A push extends its lease beyond the time to live, but not beyond the hard bound.
 #[test]
 fn pushes_no_longer_than_the_hard_bound() {
     let (mut t, asks) = invited();
@@ -414,7 +414,7 @@ fn pushes_no_longer_than_the_hard_bound() {
     assert_eq!(t.ended(), [LeaseEnd::Expired; 2]);
 }
 
-/// The bound that its owner has moved, not the one of when it began.
+/// The hard bound that its owner has moved applies, not that of the beginning.
 #[test]
 fn pushes_as_long_as_its_lease_is_renewed() {
     let (mut t, asks) = invited();

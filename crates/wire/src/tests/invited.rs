@@ -1,9 +1,9 @@
-//! The holder of a ticket, who has the owner push.
+//! The holder of a ticket that has the owner push.
 
 use super::jobs::{job, meet_owner};
 use super::*;
 
-/// The set that it opens.
+/// The set of its write leases.
 const INTO: u8 = 200;
 
 fn into() -> Claims {
@@ -15,7 +15,7 @@ fn pull() -> JobSpec {
     JobSpec { ranks: BTreeSet::from([Rank(0)]), into: Some(mint(&into())), ..job(1, Direction::Pull) }
 }
 
-/// A holder that has invited the owner, played by the test.
+/// A holder that has invited the owner, which the test plays.
 fn inviting() -> (Table, JobId) {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     let id = t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS)).unwrap();
@@ -28,7 +28,7 @@ fn inviting() -> (Table, JobId) {
     (t, id)
 }
 
-/// The owner's ask to push from one of its ranks.
+/// Makes the owner's ask to push from one of its ranks.
 fn ask_from(source: u32) -> Ask {
     let routes = routes(OWNER, (HOLDER, true), Rank(source), Request::tokens(TOKENS));
     let route = routes.iter().find(|route| route.peer_rank == Rank(0));
@@ -41,14 +41,14 @@ fn ask_from(source: u32) -> Ask {
     }
 }
 
-/// The ranks of the owner that write into rank 0, and how many bytes each.
+/// Returns the ranks of the owner that write into rank 0, with the number of bytes of each.
 fn sources() -> Vec<(u32, u64)> {
     let routes = routes(HOLDER, (OWNER, false), Rank(0), Request::tokens(TOKENS));
     let routes = routes.into_iter();
     routes.map(|r| (r.peer_rank.0, r.bytes)).collect()
 }
 
-/// The owner's rank has pushed all that it has to.
+/// Has a rank of the owner push everything that it has to.
 fn land(t: &mut Table, (source, bytes): (u32, u64)) {
     let ask = ask_from(source);
     let (transfer, nonce) = (ask.transfer, ask.nonce);
@@ -109,7 +109,7 @@ fn has_what_was_pushed() {
     assert_eq!(t.machine.gauges().leases, 0);
 }
 
-/// All that the owner pushes may overtake its answer.
+/// Everything that the owner pushes may overtake its answer.
 #[test]
 fn need_not_have_heard_before_it_has_everything() {
     let (mut t, id) = inviting();
@@ -148,13 +148,13 @@ fn that_is_refused_fails_at_once() {
         invited(&mut t, id, Err(refusal.clone()));
         let agent = agent("owner");
         assert_eq!(t.job(), Err(JobError::NotPushed { agent, refusal }));
-        // What is said to be somebody else's is left alone.
+        // A statement about another agent's invitation has no effect.
         assert_eq!(cancels(&t), cancelled);
         assert_eq!(t.refusal(Message::Push(ask_from(0))), Refusal::Cancelled);
     }
 }
 
-/// Busy is the one refusal that may be tried again.
+/// Busy is the only transient refusal.
 #[test]
 fn asks_again_after_a_pause_who_was_busy() {
     let (mut t, id) = inviting();
@@ -286,7 +286,7 @@ fn fails_when_the_owner_is_gone() {
     assert_eq!(t.job(), Err(JobError::Unreachable { agent, why }));
 }
 
-/// A connection that is lost and a port that is closed are signs enough: hosts say seldom that one is.
+/// A lost connection and a closed port suffice to fail: a host seldom reports more.
 #[test]
 fn fails_at_once_when_the_port_of_the_owner_is_closed_as_well() {
     let (mut t, id) = inviting();
@@ -311,7 +311,7 @@ fn fails_when_the_owner_has_restarted() {
     assert!(matches!(t.job(), Err(JobError::Restarted { .. })));
 }
 
-/// Why it asks no owner with a certificate like this.
+/// Returns the error for an owner with such a certificate, which is not even asked.
 fn not_asked(roles: Roles) -> JobError {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS)).unwrap();
@@ -341,7 +341,7 @@ fn does_not_ask_who_may_not_push() {
     assert_eq!(not_asked(roles), JobError::PushRefused { agent, refusal });
 }
 
-/// The owner gives up too, but it is no longer sure to be heard.
+/// The owner gives up too, but its message may not arrive.
 #[test]
 fn that_refuses_the_push_is_over() {
     let (mut t, id) = inviting();
@@ -372,7 +372,7 @@ fn that_cannot_plan_the_push_is_over() {
     assert_eq!(t.job(), Err(JobError::PushRefused { agent, refusal }));
 }
 
-/// Who is not the owner cannot end it, though it has the ticket of the write leases.
+/// An agent that is not the owner cannot end it, even with the ticket of the write leases.
 #[test]
 fn that_refuses_a_third_party_goes_on() {
     let (mut t, _) = inviting();
@@ -384,7 +384,7 @@ fn that_refuses_a_third_party_goes_on() {
     assert_eq!(t.machine.gauges().jobs, 1);
 }
 
-/// What the owner does not have to give up for, the holder does not either.
+/// The holder does not give up for reasons for which the owner does not either.
 #[test]
 fn that_refuses_what_was_overtaken_goes_on() {
     let (mut t, id) = inviting();
@@ -427,7 +427,7 @@ fn that_cannot_be_are_not_begun() {
     assert!(matches!(*refused.error, JobError::UnderWay { .. }));
 }
 
-/// The device of the owner that pushes is lost, or does not end what it does.
+/// The device of the pushing owner is lost, or does not finish its work.
 #[test]
 fn a_push_that_a_device_fails_fails_the_pull_by_its_kind() {
     for failure in [Failure::DeviceLost, Failure::DeviceStalled] {

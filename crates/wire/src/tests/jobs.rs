@@ -19,7 +19,7 @@ pub(super) fn job(n: u8, direction: Direction) -> JobSpec {
     }
 }
 
-/// A holder whose job has connected it to the owner, played by the test.
+/// A holder that is connected to the owner for its job. The test plays the owner.
 fn holder(direction: Direction) -> (Table, JobId) {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     let id = t.do_(|machine, now, _| machine.start(now, job(1, direction), BLOCKS)).unwrap();
@@ -61,7 +61,7 @@ fn of_our_own_tickets_are_refused_at_once() {
     for direction in [Direction::Pull, Direction::Push] {
         let mut t = Table::lonely("owner", OWNER, Options::default());
         assert_eq!(refused(&mut t, job(1, direction)), JobError::OwnTicket);
-        // Another rank's agent of the same engine is no other engine.
+        // The agent of another rank is of the same engine.
         let mut sibling = Table::lonely("owner-1", OWNER, Options::default());
         let own = refused(&mut sibling, job(1, direction));
         assert_eq!(own, JobError::OwnTicket);
@@ -206,7 +206,7 @@ fn may_leave_the_leases_for_another_try() {
     let is_notice = |said: &Message| matches!(said, Message::Notice(_));
     assert!(!t.said.iter().any(is_notice), "{:?}", t.said);
 
-    // The next one learns from the owner how often it was tried.
+    // The next job learns from the owner how many attempts there were.
     t.do_(|machine, now, _| machine.start(now, kept, BLOCKS)).unwrap();
     let Ask { transfer, attempt, .. } = asked(&t);
     assert_eq!(attempt, 1);
@@ -217,7 +217,7 @@ fn may_leave_the_leases_for_another_try() {
     let Ask { transfer, attempt, .. } = asked(&t);
     assert_eq!(attempt, 4);
 
-    // But not anything that an owner says.
+    // But it does not believe any number.
     let latest = u32::MAX;
     let refusal = Refusal::Superseded { latest };
     t.took();
@@ -264,7 +264,7 @@ fn wait_while_the_owner_is_busy() {
     );
 }
 
-/// The owner's layout decides how many places they have, for those who ask as for those who are asked.
+/// The owner's layout decides how many places there are, for the asker as for the owner.
 #[test]
 fn of_too_many_places_are_not_begun() {
     let routes = routes(HOLDER, (OWNER, false), Rank(0), Request::tokens(TOKENS));

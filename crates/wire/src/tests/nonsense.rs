@@ -1,4 +1,4 @@
-//! A peer that says whatever comes to its mind, in good frames and with good tickets.
+//! A peer that sends arbitrary messages, in valid frames and with valid tickets.
 
 use super::invitations::{into, invitation};
 use super::*;
@@ -83,7 +83,7 @@ fn a_peer_that_talks_nonsense_breaks_nothing() {
     }
 }
 
-/// Has the peer push into set 5, if it likes.
+/// Has the peer push into set 5, if it wants to.
 fn pull() -> JobSpec {
     let ticket = mint(&Claims { direction: Direction::Pull, ..into(6) });
     JobSpec {
@@ -94,7 +94,7 @@ fn pull() -> JobSpec {
     }
 }
 
-/// What the machine has asked to push.
+/// Returns the transfers that the machine has asked to push.
 fn pushes(t: &Table) -> Vec<TransferId> {
     let asks = t.said.iter().filter_map(|said| match said {
         Message::Push(ask) => Some(ask.transfer),
@@ -135,12 +135,12 @@ fn an_invitation(rng: &mut Rng, n: u8) -> Invitation {
     }
 }
 
-/// Opens a lease, which may have been asked for before, unless it is there or was.
+/// Opens a lease, which may have been asked for before, unless it is or was open.
 fn open(t: &mut Table, rng: &mut Rng) {
     let direction = if rng.chance(0.5) { Direction::Pull } else { Direction::Push };
     let (n, rank, prefilled) = (rng.within(1, 3) as u8, rng.below(2) as u32, rng.chance(0.7));
     let spec = spec(n, rank, direction, prefilled);
-    // Refused where there is one already.
+    // Fails if the lease exists already.
     let _ = t.do_(|machine, now, _| machine.lease(now, spec, "blocks"));
 }
 

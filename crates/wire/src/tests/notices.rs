@@ -61,7 +61,7 @@ fn about_our_own_leases_dial_nobody() {
         ),
         "{actions:?}"
     );
-    // Nothing is left of a life that is over.
+    // A past life has left nothing.
     let past = mint(&Claims { incarnation: life(9), ..claims(2, Direction::Pull) });
     t.do_(|machine, now, _| machine.cancel_ticket(now, &past, None)).unwrap();
     let actions = t.took();
@@ -102,7 +102,7 @@ fn take_the_place_of_the_oldest() {
     ] if notice == first));
 }
 
-/// A crash is noticed late: until then the connection of the life that is over looks well.
+/// A crash is noticed late: until then, the connection of the past life looks intact.
 #[test]
 fn reach_the_life_that_the_ticket_means() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());

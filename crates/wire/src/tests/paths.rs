@@ -1,4 +1,4 @@
-//! What is said of paths, and what becomes of transfers whose path is lost.
+//! Messages about paths, and transfers whose path is lost.
 
 use super::*;
 use crate::path::negotiation::encode;
@@ -18,7 +18,7 @@ impl Table {
     }
 }
 
-/// A peer on our host reads what is leased, over a ring.
+/// Makes a peer on this host read a lease over a ring.
 fn read_over_a_ring() -> Table {
     let mut t = Table::owner_with("near", Options::default());
     t.lease(1, 0, Direction::Pull, true);
@@ -66,7 +66,7 @@ fn a_ring_is_offered_and_what_waits_for_one_that_is_lost_goes_over_the_network()
     t.hear(Message::Pull(ask(1, 2)));
     let (transfer, path) = (ask(1, 2).transfer, Path::QUIC);
     assert_eq!(t.said.last(), Some(&Message::Accepted { transfer, path }));
-    // The other way round nothing is lost.
+    // The other direction is not lost.
     t.lease(2, 0, Direction::Push, true);
     t.hear(Message::Push(push_ask(2, 1)));
     let (transfer, path) = (push_ask(2, 1).transfer, Path::RING);

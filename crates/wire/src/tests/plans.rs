@@ -1,9 +1,9 @@
-//! Plans: compiled once for whatever moves by them, while everything else goes on.
+//! Plans: each is compiled once for everything that uses it, while everything else continues.
 
 use super::*;
 use crate::plans::MOST_COMPILING;
 
-/// An owner of a lease of each rank, whose plans the test compiles.
+/// Makes an owner with a lease for each rank, whose plans the test compiles.
 fn slow_owner(direction: Direction) -> Table {
     let mut t = Table::owner();
     t.lease(1, 0, direction, true);
@@ -12,14 +12,13 @@ fn slow_owner(direction: Direction) -> Table {
     t
 }
 
-/// Compiles what was asked for.
 fn compile(t: &mut Table) {
     let ask = t.compiled.last().unwrap().clone();
     let plan = t.machine.planner().compile(&ask);
     t.do_(|machine, now, _| machine.compiled(now, &ask, plan));
 }
 
-/// Every route out of an owner's ranks, as their holder asks for them.
+/// Makes the asks for every route out of an owner's ranks.
 fn pulls() -> Vec<Ask> {
     let ranks = (0..OWNER.ranks).map(Rank);
     let asks = ranks.flat_map(|source| {
@@ -51,7 +50,7 @@ fn are_compiled_once_for_all_routes_that_are_asked_for() {
         said.filter(|said| matches!(said, Message::Accepted { .. })).count()
     };
     assert_eq!(accepted(&t), asks.len());
-    // Nothing is under way for a moment. The leases know that more may be asked for.
+    // Nothing is in progress for a moment, but the leases keep the plan for further asks.
     for ask in &asks {
         let (transfer, failure) = (ask.transfer, Failure::Cancelled);
         t.hear(Message::Abort { transfer, failure });
@@ -62,7 +61,7 @@ fn are_compiled_once_for_all_routes_that_are_asked_for() {
         t.hear(Message::Pull(Ask { attempt: 2, ..ask.clone() }));
     }
     assert_eq!((accepted(&t), t.compiled.len()), (2 * asks.len(), 1));
-    // With the leases it goes.
+    // The plan is dropped with the leases.
     for rank in [Rank(0), Rank(1)] {
         let (set, rank) = (set(1), rank);
         let key = LeaseKey { set, rank };
@@ -136,7 +135,7 @@ fn that_take_too_long_leave_the_peer_to_try_again() {
     assert!(t.said.contains(&Message::Refused { transfer, refusal }));
 }
 
-/// Who chooses what is asked for chooses how long that takes.
+/// A peer that chooses its requests also chooses how long compiling takes.
 #[test]
 fn are_only_so_many_at_a_time() {
     let mut t = Table::owner();
@@ -156,7 +155,7 @@ fn are_only_so_many_at_a_time() {
     assert_eq!(t.compiled.len(), MOST_COMPILING);
 }
 
-/// Which ranks have to write, a plan says: a holder that is done before it was known is heard all the same.
+/// Only a plan tells which ranks must write. A holder that is done before it is compiled is still heard.
 #[test]
 fn are_waited_for_by_who_is_done() {
     let mut t = slow_owner(Direction::Push);
@@ -174,7 +173,7 @@ fn are_waited_for_by_who_is_done() {
     assert_eq!(t.ended(), [cancelled, cancelled], "nobody has written");
 }
 
-/// What has been let in goes on.
+/// Admitted transfers continue.
 #[test]
 fn are_waited_for_while_draining() {
     let mut t = slow_owner(Direction::Pull);
@@ -185,7 +184,7 @@ fn are_waited_for_while_draining() {
     assert!(matches!(t.said[..], [Message::Accepted { .. }]));
 }
 
-/// Asks that wait for a plan are let in without a further look, so they count as under way.
+/// Asks that wait for a plan are admitted without another check, so they count as in progress.
 #[test]
 fn are_waited_for_by_no_more_than_may_be_under_way() {
     let options = Options { transfers_per_agent: 1, ..Options::default() };

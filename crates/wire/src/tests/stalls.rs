@@ -1,13 +1,13 @@
-//! Memory that is not done with a transfer after it was stopped.
+//! Memory that does not finish its work after a transfer was stopped.
 
 use super::*;
 
-/// How long the machine waits for it, and a little longer.
+/// The time that the machine waits for memory, and a little more.
 fn too_long() -> Duration {
     Options::default().device_stall + secs(2)
 }
 
-/// An owner whose lease is read, by an attempt that a later one has overtaken.
+/// Makes an owner whose lease is read by an attempt that a later one has overtaken.
 fn overtaken() -> (Table, LeaseKey) {
     let mut t = Table::owner();
     t.lease(1, 0, Direction::Pull, true);
@@ -43,7 +43,7 @@ fn fails_a_lease_and_refuses_what_waits_for_the_fence() {
     assert!(t.machine.is_idle());
 }
 
-/// A process that was frozen finds all its deadlines past, and may not have heard of its fences yet.
+/// When a frozen process runs again, all its deadlines are past, although fences may have arrived unread.
 #[test]
 fn is_waited_for_a_moment_longer_where_the_process_was_late_itself() {
     let (mut t, _) = overtaken();

@@ -1,4 +1,4 @@
-//! What a ticket says.
+//! The claims in a ticket.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use transload_plan::ids::{AgentId, ClusterName, DeploymentDigest, Direction, Inc
 
 use super::TicketError;
 
-/// Most ranks of a deployment that a ticket can name.
+/// The most ranks that a ticket can name.
 pub(crate) const MAX_RANKS: usize = 1024;
 
-/// Longest host of a rank's address, in bytes: that of a DNS name.
+/// The longest host in a rank's address, in bytes: that of a DNS name.
 pub(crate) const MAX_HOST: usize = 255;
 
-/// What a ticket says about the lease set that it opens.
+/// The claims of a ticket about its lease set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claims {
-    /// The cluster it is good in.
+    /// The cluster that it is valid in.
     pub cluster: ClusterName,
     /// The lease set.
     pub set: LeaseSetId,
@@ -28,48 +28,48 @@ pub struct Claims {
     pub owner: DeploymentDigest,
     /// The life of the owner's deployment that the lease set belongs to.
     pub incarnation: Incarnation,
-    /// First token that may move; 0 for a pull, whose holder chooses.
+    /// The first token that may move. It is 0 for a pull, whose holder chooses.
     pub start: u64,
-    /// How many tokens are valid, counted from position 0.
+    /// The number of valid tokens, counted from position 0.
     pub valid_tokens: u64,
-    /// Where each rank of the owner is reached; entry r is rank r.
+    /// The addresses of the owner's ranks; entry r is rank r.
     pub ranks: Vec<RankAddress>,
-    /// A hint: how long the leases lived on when the ticket was made. Only the owner's clock ends
-    /// a lease. Travels in whole milliseconds.
+    /// A hint: the remaining life of the leases when the ticket was made. Only the owner's clock ends a lease. Encoded
+    /// in whole milliseconds.
     pub time_left: Duration,
-    /// Who alone may use it, where that is known already.
+    /// The only agents that may use the ticket, if they are known already.
     pub audience: Option<Audience>,
 }
 
-/// Where the control endpoint of a rank is reached, and who answers there.
+/// The address of the control endpoint of a rank, and the agent that answers there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RankAddress {
-    /// The agent that holds the rank's memory; its certificate must be of its service.
+    /// The agent that holds the rank's memory. Its certificate must be of its service.
     pub agent: AgentId,
-    /// Host name or address; 1 to 255 printable ASCII characters.
+    /// The host name or address: 1 to [`MAX_HOST`] printable ASCII characters.
     pub host: String,
     /// UDP port.
     pub port: u16,
 }
 
-/// Who alone may use a ticket.
+/// The agents that may use a ticket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Audience {
-    /// One agent; or all of a service, where it is named alone.
+    /// One agent, or all agents of a service if only the service is named.
     Agent(AgentId),
     /// The agents of one deployment.
     Deployment(DeploymentDigest),
 }
 
-/// How claims can contradict themselves.
+/// A contradiction in claims.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum ClaimsError {
-    /// No rank, or more than 1,024.
+    /// There is no rank, or more than [`MAX_RANKS`].
     #[error("a ticket names 1 to {MAX_RANKS} ranks, not {found}")]
     Ranks { found: usize },
-    /// The range of tokens is upside down.
+    /// The range of tokens ends before it begins.
     #[error("tokens from {start} on cannot move where {valid_tokens} are valid")]
     Tokens { start: u64, valid_tokens: u64 },
     /// A host is empty, too long, or not printable ASCII.
@@ -81,7 +81,7 @@ pub enum ClaimsError {
 }
 
 impl Claims {
-    /// What a push moves: all tokens that it names, as they are.
+    /// Returns the request of a push, which moves all tokens of the ticket.
     pub fn request(&self, by_layer: bool) -> Request {
         Request {
             start: self.start,
@@ -139,8 +139,8 @@ impl Claims {
         Ok(postcard::to_allocvec(&body).unwrap_or_default())
     }
 
-    /// Reads claims whose MAC has been checked. They are still read strictly: a key that leaked
-    /// must not become a way to crash agents.
+    /// Decodes claims whose MAC has been checked. Decoding is strict nonetheless, so that a leaked key is not enough to
+    /// crash agents.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, TicketError> {
         let (body, rest) = postcard::take_from_bytes::<Body>(bytes).map_err(|_| TicketError::Encoding)?;
         if !rest.is_empty() {
@@ -178,7 +178,7 @@ impl Claims {
         Ok(claims)
     }
 
-    /// Whether `agent` of `deployment` may use the ticket.
+    /// Returns whether `agent` of `deployment` may use the ticket.
     pub fn is_for(&self, agent: &AgentId, deployment: &DeploymentDigest) -> bool {
         match &self.audience {
             None => true,
@@ -188,8 +188,8 @@ impl Claims {
     }
 }
 
-/// The claims as they travel. Names and agents stand once however many ranks share them, so that
-/// 64 ranks with names of usual length fit.
+/// The encoding of claims. Names and agents are stored once, however many ranks share them, so that 64 ranks with names
+/// of usual length fit.
 #[derive(Serialize, Deserialize)]
 struct Body {
     cluster: ClusterName,
@@ -201,15 +201,15 @@ struct Body {
     valid_tokens: u64,
     time_left_ms: u64,
     audience: Option<Audience>,
-    /// Names of services, instances and hosts.
+    /// The names of services, instances and hosts.
     names: Vec<String>,
-    /// Indices of an agent's service, of its instance, and of its host.
+    /// For each agent, the indices of its service, its instance and its host.
     agents: Vec<(u16, Option<u16>, u16)>,
-    /// Index of the agent, port.
+    /// For each rank, the index of its agent, and its port.
     ranks: Vec<(u16, u16)>,
 }
 
-/// Where a row stands among distinct ones, to which it is added where it is new.
+/// Returns the index of a row among distinct rows, after adding it if it is new.
 fn index<T: PartialEq>(rows: &mut Vec<T>, row: T) -> u16 {
     let known = rows.iter().position(|other| *other == row);
     let at = known.unwrap_or_else(|| {

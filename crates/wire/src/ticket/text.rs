@@ -1,8 +1,8 @@
-//! base64url without padding (RFC 4648, section 5), strictly: one text for each string of bytes.
+//! base64url without padding (RFC 4648, section 5). It is strict: every byte string has exactly one text.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Marks bytes that are not of the alphabet.
+/// Marks characters outside of the alphabet.
 const NONE: u8 = 64;
 
 const VALUES: [u8; 256] = {
@@ -15,20 +15,19 @@ const VALUES: [u8; 256] = {
     values
 };
 
-/// Why a text is not base64url without padding.
+/// The reason why a text is not base64url without padding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum TextError {
-    /// A character is not of the alphabet.
+    /// A character is not in the alphabet.
     #[error("byte {at} of the ticket's body is not of base64url")]
     Character { at: usize },
-    /// No string of bytes is encoded in so many characters, or the bits left over are not zero.
+    /// The number of characters is impossible, or the unused bits are not zero.
     #[error("the ticket's body was cut off")]
     CutOff,
 }
 
-/// The text of `bytes`.
 pub(super) fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
@@ -42,7 +41,6 @@ pub(super) fn encode(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes of `text`.
 pub(super) fn decode(text: &str) -> Result<Vec<u8>, TextError> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 2);
     for (i, group) in text.as_bytes().chunks(4).enumerate() {

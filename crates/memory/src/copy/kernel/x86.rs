@@ -1,16 +1,15 @@
 //! Kernels for x86-64.
 //!
-//! There is one idea here: move the chunks one after the other in program order, while a scout goes
-//! a fixed distance ahead in the same order and prefetches. The rest are parameters: which
-//! [`Register`], whether there is a [`Scout`] (`FETCH`), whether stores go `AROUND` the caches, and
-//! which [`Sum`].
+//! All of them work alike: chunks are moved one after the other in program order, while a scout runs a fixed distance
+//! ahead in the same order and prefetches. The variants differ in parameters: the [`Register`], whether there is a
+//! [`Scout`] (`FETCH`), whether stores go `AROUND` the caches, and the [`Sum`].
 //!
-//! Figures here and below are GB/s of one thread of a Sapphire Rapids Xeon, between memories of
-//! 671 and 336 MB, where `memcpy` of 336 MB makes 11.8.
+//! Figures here and below are GB/s of one thread of a Sapphire Rapids Xeon, between memories of 671 and 336 MB, where
+//! `memcpy` of 336 MB reaches 11.8.
 //!
-//! What does not win is not here: `rep movsb` (7.5 where these stores make 11.8); eight chunks side
-//! by side (at most 8 % more, in chunks of 4 KiB, and less elsewhere); fetching the translations of
-//! the pages to be stored to; a buffer in the first level of the cache between loads and stores.
+//! These alternatives were slower and are not included: `rep movsb` (7.5 where these stores reach 11.8); eight chunks
+//! side by side (at most 8 % faster, in chunks of 4 KiB, and slower elsewhere); prefetching the address translations of
+//! the destination's pages; a buffer in the first-level cache between loads and stores.
 
 use std::arch::asm;
 use std::arch::x86_64::{__m128i, __m256i, __m512i, _MM_HINT_ET0, _mm_prefetch, _mm_sfence};
@@ -24,7 +23,7 @@ mod register;
 mod scout;
 mod sum;
 
-/// Ends the stores that went around the caches.
+/// Completes the stores that went around the caches.
 pub(super) fn settle() {
     // SAFETY: part of SSE, which every x86-64 has.
     unsafe { _mm_sfence() };
@@ -60,24 +59,24 @@ kernels! {
     avx512_summing: "avx512f,avx2,sse4.2,pclmulqdq,vpclmulqdq", __m512i, Folded;
 }
 
-/// How the chunks of a row are moved.
+/// The way in which the chunks of a row are moved.
 enum Way {
     /// Several pages side by side.
     Wide,
-    /// Line by line, with what is left before the first line and behind the last one.
+    /// Line by line, with the rest before the first line and after the last one.
     Long,
-    /// Line by line, of which there are few.
+    /// Line by line, for few lines.
     Lines,
-    /// In small registers, which together fill lines, since a chunk begins where the last one ended.
+    /// In small registers that together fill lines, since each chunk begins where the last one ended.
     Dense,
-    /// Through the caches: too short to fill lines.
+    /// Through the caches, for chunks that are too short to fill lines.
     Plain,
 }
 
-/// Chunks shorter than this are moved by code made for short ones.
+/// Shorter chunks than this are moved by code for short ones.
 const SHORT: usize = TURN;
 
-/// Runs from this length on are moved several pages at a time.
+/// Runs of at least this length are moved several pages at a time.
 const WIDE: usize = 128 << 10;
 
 impl Way {
@@ -89,7 +88,7 @@ impl Way {
             SHORT.. => Self::Long,
             _ if AROUND && (dst | row.dst_stride).is_multiple_of(LINE) => Self::Lines,
             run if AROUND && row.dst_stride == run && dst.is_multiple_of(16) => Self::Dense,
-            // At odd places, 72 to 240 B: 15 to 80 % more than through the caches.
+            // At unaligned places, 72 to 240 B: 15 to 80 % faster than through the caches.
             LINE.. if AROUND => Self::Long,
             _ => Self::Plain,
         }
@@ -99,7 +98,7 @@ impl Way {
 /// Moves the first `count` rows of a list.
 ///
 /// # Safety
-/// As [`Move`] says; inlined into a function that has the features of `R` and `C`.
+/// As for [`Move`]. This is inlined into a function that has the features of `R` and `C`.
 #[inline(always)]
 unsafe fn rows<R: Register, C: Sum, const FETCH: bool, const AROUND: bool>(
     list: &[Row],
@@ -145,8 +144,8 @@ unsafe fn rows<R: Register, C: Sum, const FETCH: bool, const AROUND: bool>(
                 __m128i::copy_steps::<true, 16>(src, dst, run);
             }),
             Way::Plain => {
-                // Lines that are stored to around the caches are fetched too, which keeps the memory busy enough:
-                // chunks of 16 and 32 B are 15 to 50 % slower with a scout.
+                // Lines are also fetched for the stores around the caches, which keeps the memory busy enough: with a
+                // scout, chunks of 16 and 32 B are 15 to 50 % slower.
                 if AROUND {
                     scout.pass(row.count);
                 }
@@ -178,14 +177,14 @@ unsafe fn long<R: Register, C: Sum, const FETCH: bool, const AROUND: bool>(
         claim(dst.wrapping_add(len), dst.addr().wrapping_add(len) % LINE);
     }
     let takes_over = FETCH && !AROUND && len <= TAKEN_OVER;
-    // The sum goes in turns from the start of the chunk, so that it sees whole lines of even chunks
-    // wherever they go to.
+    // The sum proceeds in turns from the start of the chunk, so that it gets whole lines of aligned chunks, whatever
+    // their destination.
     let turns = (len - head) / TURN * TURN;
     let mut at = 0;
     // SAFETY: offsets stay below `len`; the caller vouches for the chunk, and for the features.
     unsafe {
         while at < turns {
-            // As far as the scout sees a straight way ahead.
+            // As far as the scout's way is contiguous.
             let stretch = scout.straight(turns - at);
             let ahead = scout.position().wrapping_sub(at);
             let end = at + stretch;
@@ -216,16 +215,16 @@ unsafe fn long<R: Register, C: Sum, const FETCH: bool, const AROUND: bool>(
     }
 }
 
-/// How many pages of a wide run are moved side by side.
+/// The number of pages of a wide run that are moved side by side.
 ///
-/// With more than one page under way, the prefetcher and the banks of the memory have more to work
-/// on: in runs of 1.25 MiB 12.6 instead of 11.7; as much with 15 pages, 12.3 with 4 of 8 KiB.
+/// With several pages in progress, the prefetcher and the memory banks have more to work on: in runs of 1.25 MiB 12.6
+/// instead of 11.7; the same with 15 pages, and 12.3 with 4 of 8 KiB.
 const ABREAST: usize = 8;
 
-/// Bytes of a page, as the hardware's prefetcher sees it.
+/// The size of a page in bytes. The hardware prefetcher treats the bytes of each page as a separate sequence.
 const PAGE: usize = 4096;
 
-/// Moves one run of [`WIDE`] or more around the caches.
+/// Moves one run of [`WIDE`] or more bytes around the caches.
 #[inline(always)]
 unsafe fn wide<R: Register>(src: *const u8, dst: *mut u8, len: usize) {
     let head = to_line(dst);
@@ -249,36 +248,37 @@ unsafe fn wide<R: Register>(src: *const u8, dst: *mut u8, len: usize) {
     }
 }
 
-/// Bytes from `dst` to the start of the next line; at most 63.
+/// Returns the number of bytes from `dst` to the start of the next line, at most 63.
 #[inline(always)]
 fn to_line(dst: *mut u8) -> usize {
     dst.addr().wrapping_neg() % LINE
 }
 
-/// Fetches the line at `dst` to write to it soon, if only `part` of it will be written: a store that
-/// has to wait for its line holds up all stores behind it.
+/// Prefetches the line at `dst` for writing, if only `part` of it will be written: a store that waits for its line
+/// holds up all stores behind it.
 #[inline(always)]
 fn claim(dst: *mut u8, part: usize) {
     if part > 0 {
-        // SAFETY: a prefetch of any address is harmless, and does nothing where it is not known.
+        // SAFETY: a prefetch of any address is harmless, and has no effect on processors without it.
         unsafe { _mm_prefetch::<_MM_HINT_ET0>(dst.cast_const().cast()) };
     }
 }
 
-/// Chunks of up to this length take the lines of their buffer over before they store to them. For longer ones the
-/// processor does so by itself.
+/// For chunks of up to this length, the lines of their buffer are taken over before they are stored to. For longer ones
+/// the processor does that itself.
 const TAKEN_OVER: usize = 4096;
 
-/// How many bytes before they are stored to; 512 and 2,048 do nearly as well.
+/// The distance in bytes of that before the stores; 512 and 2,048 are nearly as good.
 const TAKEN_OVER_AHEAD: usize = 1024;
 
-/// Fetches the line at `dst` for this core alone: whoever has read a slot of a ring has its lines in a cache.
+/// Prefetches the line at `dst` exclusively for this core: the last reader of a ring's slot still has its lines in its
+/// caches.
 ///
-/// On an EPYC of the fourth generation, in chunks of 512 B: a ring between two processes 0.60 of one `memcpy` instead
-/// of 0.46, gathering into a buffer of one's own 0.79 instead of 0.71, with a sum 0.80 instead of 0.60.
+/// On an EPYC of the fourth generation, in chunks of 512 B: a ring between two processes reaches 0.60 of one `memcpy`
+/// instead of 0.46, gathering into a private buffer 0.79 instead of 0.71, with a sum 0.80 instead of 0.60.
 #[inline(always)]
 fn take_over(dst: *mut u8) {
-    // Not `_mm_prefetch::<_MM_HINT_ET0>`, which becomes a prefetch for reading where any x86-64 is built for.
+    // Not `_mm_prefetch::<_MM_HINT_ET0>`, which becomes a prefetch for reading in builds for any x86-64.
     // SAFETY: a prefetch of any address is harmless, and does nothing on processors that do not know it.
     unsafe { asm!("prefetchw [{}]", in(reg) dst.addr(), options(nostack, preserves_flags, nomem)) };
 }

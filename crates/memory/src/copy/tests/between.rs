@@ -7,7 +7,7 @@ use crate::copy::{CopyOptions, Crc32c, Kernel, copy};
 use crate::{CheckError, Memory, Side};
 use transload_plan::program::Program;
 
-/// A case's memories, and what a copy must make of them.
+/// The memories of a case, and the expected result of a copy.
 struct Trial<'a> {
     case: &'a Case,
     dst_skew: usize,
@@ -31,7 +31,7 @@ impl<'a> Trial<'a> {
         Self { case, dst_skew, before: src.all(), after: dst.with_inside(&inside), sum: sum(&moved), src }
     }
 
-    /// Runs the case and compares every byte of both arenas, margins included.
+    /// Runs the case, and compares every byte of both arenas, including margins.
     fn verify(&self, options: &CopyOptions) -> Result<(), TestCaseError> {
         let dst = Arena::new(&self.case.dst, self.dst_skew, noise(2));
         let program = &self.case.program;
@@ -81,7 +81,7 @@ proptest! {
     }
 }
 
-/// The canonical pair in small: two heads of 512 B to one, blocks of 16 tokens into blocks of 64.
+/// Makes a small version of the canonical pair: two heads of 512 B to one, blocks of 16 tokens into blocks of 64.
 fn canonical(layers: u64) -> (Program, usize, usize) {
     let (block, big) = (16 * 1024, 64 * 512);
     let loops = [(layers, 4 * block, big), (16, 1024, 512)];

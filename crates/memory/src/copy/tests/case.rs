@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use transload_memory::{Access, Memory};
 use transload_plan::program::{ALLOCATION_BITS, Loop, Nest, Placed, Program, StreamProgram};
 
-/// A program whose places do not overlap on either side, and how long each side's allocations are.
+/// A program whose places do not overlap on either side, with the lengths of each side's allocations.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) program: Program,
@@ -23,15 +23,15 @@ const ALLOCATIONS: usize = 3;
 /// One side of a nest, before it is placed.
 #[derive(Clone, Debug)]
 struct Shape {
-    /// In what order the loops lie in memory, innermost first.
+    /// The order of the loops in memory, innermost first.
     order: Vec<Index>,
-    /// How many bytes lie between the steps of each.
+    /// The number of bytes between the steps of each loop.
     gaps: Vec<u64>,
     /// Whether the first loop leads from one allocation to the next.
     far: bool,
 }
 
-/// A side of a nest, worked out: the strides of its loops, and how far it reaches.
+/// A side of a nest: the strides of its loops, and its reach.
 struct Side {
     strides: Vec<u64>,
     reach: u64,
@@ -88,14 +88,14 @@ fn nest() -> impl Strategy<Value = (Vec<u64>, u64, Shape, Shape)> {
     })
 }
 
-/// Now and then, one of the few runs that are long enough for a path of their own.
+/// Sometimes generates one of the few runs that are long enough for a code path of their own.
 fn wide() -> impl Strategy<Value = Option<(Vec<u64>, u64, Shape, Shape)>> {
     let run = prop::sample::select(vec![131_072, 150_001]);
     let nest = (run, shape(), shape()).prop_map(|(run, src, dst)| (vec![], run, src, dst));
     prop::option::weighted(0.1, nest)
 }
 
-/// Where places start: after those before, at any address or at the start of a line.
+/// Returns the start of a place: after those before, at any address or at the start of a line.
 fn start(lined: bool, end: u64, skip: u64) -> u64 {
     if lined { (end + skip).next_multiple_of(64) } else { end + skip }
 }
@@ -129,14 +129,14 @@ pub(crate) fn case() -> impl Strategy<Value = Case> {
             let nest = nest as u32;
             placed.push((rank, Placed { nest, src, dst }));
         }
-        // Addresses in no particular order.
+        // The order of addresses is random.
         placed.sort_by_key(|(rank, _)| *rank);
         case.program.placed = placed.into_iter().map(|(_, placed)| placed).collect();
         case
     })
 }
 
-/// The program with its source side kept and a stream for a destination.
+/// Converts a program to one with the same source side and a stream as destination.
 pub(crate) fn streamed(program: &Program) -> StreamProgram {
     let mut program = program.clone();
     for nest in &mut program.nests {
@@ -156,7 +156,7 @@ pub(crate) fn streamed(program: &Program) -> StreamProgram {
     StreamProgram::new(program).unwrap()
 }
 
-/// Buffers with a margin on either side, for copies to run between.
+/// Buffers with margins on both sides, for copies between them.
 pub(crate) struct Arena {
     buffers: Arc<Vec<Buffer>>,
     lens: Vec<usize>,
@@ -167,11 +167,10 @@ pub(crate) struct Arena {
 #[repr(align(64))]
 struct Line([u8; 64]);
 
-/// Bytes that copies change behind the back of anybody who looks at them as a slice; so nobody does
-/// while a copy runs.
+/// Bytes that copies change through pointers, so that no slice of them may exist while a copy runs.
 struct Buffer(*mut [Line]);
 
-// SAFETY: a pointer to bytes that this owns.
+// SAFETY: a pointer to bytes that this value owns.
 unsafe impl Send for Buffer {}
 // SAFETY: as above.
 unsafe impl Sync for Buffer {}
@@ -186,7 +185,7 @@ impl Drop for Buffer {
 const MARGIN: usize = 128;
 
 impl Arena {
-    /// Buffers of `lens`, each starting `skew` bytes behind a line; bytes by `fill`.
+    /// Makes buffers of `lens`, each starting `skew` bytes after a line, with bytes from `fill`.
     pub(crate) fn new(lens: &[usize], skew: usize, mut fill: impl FnMut(usize) -> u8) -> Self {
         let buffer = |len: &usize| {
             let lines = (len + 3 * MARGIN).div_ceil(64);
@@ -206,23 +205,23 @@ impl Arena {
             .expect("a few small buffers")
     }
 
-    /// What is in the buffers, margins and all.
+    /// Returns the bytes of the buffers, including margins.
     pub(crate) fn all(&self) -> Vec<Vec<u8>> {
         let bytes = |buffer: &Buffer| {
-            // SAFETY: the buffer is there, and no copy runs.
+            // SAFETY: the buffer exists, and no copy runs.
             let lines = unsafe { &*buffer.0 };
             lines.iter().flat_map(|line| line.0).collect()
         };
         self.buffers.iter().map(bytes).collect()
     }
 
-    /// What is in the allocations.
+    /// Returns the bytes of the allocations.
     pub(crate) fn inside(&self) -> Vec<Vec<u8>> {
         let all = self.all().into_iter().zip(&self.lens);
         all.map(|(all, len)| all[self.skew..self.skew + len].to_vec()).collect()
     }
 
-    /// What is in the buffers, margins and all, with other bytes in the allocations.
+    /// Returns the bytes of the buffers, including margins, with other bytes in the allocations.
     pub(crate) fn with_inside(&self, inside: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let mut all = self.all();
         for (all, inside) in all.iter_mut().zip(inside) {
@@ -232,7 +231,7 @@ impl Arena {
     }
 }
 
-/// Bytes that differ from their neighbours'.
+/// Generates bytes that differ from their neighbours.
 pub(crate) fn noise(seed: u64) -> impl FnMut(usize) -> u8 {
     let mut state = seed | 1;
     move |_| {

@@ -1,8 +1,8 @@
-//! What a program means, one byte at a time.
+//! The meaning of a program, one byte at a time.
 
 use transload_plan::program::{Program, split_address};
 
-/// The (source, destination) address of every byte of a program, in its order.
+/// Returns the (source, destination) address of every byte of a program, in program order.
 pub(crate) fn bytes(program: &Program) -> Vec<(u64, u64)> {
     let mut all = Vec::new();
     for placed in &program.placed {
@@ -26,13 +26,13 @@ pub(crate) fn bytes(program: &Program) -> Vec<(u64, u64)> {
     all
 }
 
-/// The byte at an address.
+/// Returns the byte at an address.
 pub(crate) fn at(allocations: &[Vec<u8>], address: u64) -> u8 {
     let (allocation, offset) = split_address(address);
     allocations[allocation][offset as usize]
 }
 
-/// The place of the byte at an address.
+/// Returns a reference to the byte at an address.
 pub(crate) fn at_mut(allocations: &mut [Vec<u8>], address: u64) -> &mut u8 {
     let (allocation, offset) = split_address(address);
     &mut allocations[allocation][offset as usize]

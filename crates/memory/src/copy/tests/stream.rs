@@ -9,13 +9,13 @@ use crate::copy::{Crc32c, Kernel, MemoryStream, StreamError, settle};
 use crate::{Access, Memory};
 use transload_plan::program::{ALLOCATION_BITS, StreamProgram};
 
-/// Lengths of pieces that a stream is cut into, over and over.
+/// Generates the lengths of pieces into which a stream is cut, repeatedly.
 fn cuts() -> impl Strategy<Value = Vec<usize>> {
     vec(prop_oneof![0..100usize, 1..2000usize, Just(1372), Just(6400), Just(65536)], 1..6)
         .prop_filter("must get on", |cuts| cuts.iter().sum::<usize>() > 200)
 }
 
-/// A stream that each kernel moves, around the caches and through them.
+/// Returns the stream with each kernel, storing around the caches and through them.
 fn every_way(stream: &MemoryStream) -> impl Iterator<Item = MemoryStream> {
     Kernel::available().iter().flat_map(|kernel| {
         [0, u64::MAX].map(|around_from| {
@@ -46,7 +46,7 @@ proptest! {
             while plain.remaining() > 0 {
                 let start = plain.position() as usize;
                 let end = (start + cuts.next().unwrap()).min(expected.len());
-                // A margin that must stay as it is, at both ends.
+                // The margins at both ends must not change.
                 let mut out = vec![0xee; end - start + 128];
                 plain.gather(&mut out[64..64 + end - start], None).unwrap();
                 prop_assert!(out[64..64 + end - start] == expected[start..end]);
@@ -115,7 +115,7 @@ proptest! {
     }
 }
 
-/// Two runs of 100 bytes, 200 bytes apart.
+/// Makes a program of two runs of 100 bytes, 200 bytes apart.
 fn apart() -> StreamProgram {
     StreamProgram::new(program(&[(2, 200, 100)], 100, &[(0, 0)])).unwrap()
 }
@@ -136,7 +136,7 @@ fn memory_for_reading_is_not_written() {
     let arena = Arena::new(&[300], 0, noise(11));
     let (start, len) = arena.memory().allocation(0).unwrap();
     let (parts, keeper) = ([(start.as_ptr(), len)], Arc::new(arena.memory()));
-    // SAFETY: the keeper keeps the arena's memory, and nobody else has an eye on it.
+    // SAFETY: the keeper keeps the arena's memory, and no slice of it exists.
     let memory = unsafe { Memory::from_raw_parts(&parts, Access::Read, Some(keeper)) };
     let stream = MemoryStream::new(apart(), memory.unwrap()).unwrap();
     let before = arena.all();

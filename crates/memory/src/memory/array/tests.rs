@@ -9,7 +9,7 @@ use super::*;
 
 const FAR: u64 = 1 << 44;
 
-/// A view of one component: `(extent, stride)` of `L`, `B`, `S`, `H`, `C` and the bytes of an element.
+/// Makes a view of one component, from `(extent, stride)` of `L`, `B`, `S`, `H`, `C` and the bytes of an element.
 fn view(offset: u64, dims: [(u64, u64); 5], element: u64) -> View {
     let axes = [Axis::Layer, Axis::Block, Axis::State, Axis::Unit, Axis::Content(0)];
     let dims = axes.into_iter().zip(dims);
@@ -18,16 +18,16 @@ fn view(offset: u64, dims: [(u64, u64); 5], element: u64) -> View {
     View { offset, dims }
 }
 
-/// Two layers of two blocks of three states of one head of four elements of two bytes, without gaps.
+/// Makes a view of two layers of two blocks of three states of one head of four elements of two bytes, without gaps.
 fn small() -> View {
     view(0, [(2, 48), (2, 24), (3, 8), (1, 8), (4, 2)], 2)
 }
 
-/// Why neither can be had, a borrowed array and a copy.
+/// Checks the errors of a borrowed array and of a copy.
 #[track_caller]
 fn refused<T: Pod + Debug>(memory: &mut Memory, view: &View, borrowed: ArrayError, copied: Option<ArrayError>) {
     assert_eq!(memory.array_mut::<T>(view).unwrap_err(), borrowed);
-    // SAFETY: nobody else has the memory.
+    // SAFETY: the memory has no other holder.
     let in_place = unsafe { memory.array_view::<T>(view) };
     assert_eq!(in_place.unwrap_err(), borrowed);
     assert_eq!(memory.to_array::<T>(view).err(), copied);
@@ -78,7 +78,7 @@ fn elements_lie_where_their_type_can_be() {
     let odd = view(0, [(2, 27), (1, 0), (3, 9), (1, 0), (4, 2)], 2);
     let stride = ArrayError::Stride { axis: Axis::Layer, stride: 27, size: 2 };
     refused::<u16>(&mut memory, &odd, stride, None);
-    // Where there is but one position nothing steps.
+    // An axis with a single position needs no valid stride.
     assert!(memory.array_mut::<u16>(&view(0, [(1, 3); 5], 2)).is_ok());
 
     let mut torn = small();
@@ -175,16 +175,16 @@ fn memory_that_others_may_hold_is_not_borrowed() {
     drop(clone);
     assert!(memory.array_mut::<u16>(&small()).is_ok());
 
-    // Bytes of somebody else's, whoever keeps them.
+    // The bytes belong to another owner, with any keeper.
     let (start, len) = memory.allocation(0).unwrap();
     let keeper = Arc::new(memory);
     for access in [Access::ReadWrite, Access::Read] {
         let parts = [(start.as_ptr(), len)];
-        // SAFETY: the keeper keeps them, and there is no other reference.
+        // SAFETY: the keeper keeps the bytes, and there is no other reference.
         let foreign = unsafe { Memory::from_raw_parts(&parts, access, Some(keeper.clone())) };
         let mut foreign = foreign.unwrap();
         assert_eq!(foreign.array_mut::<u16>(&small()).unwrap_err(), ArrayError::Shared);
-        // SAFETY: nobody uses the keeper's bytes meanwhile.
+        // SAFETY: the keeper's bytes are not used meanwhile.
         unsafe {
             assert!(foreign.array_view::<u16>(&small()).is_ok());
             let written = foreign.array_view_mut::<u16>(&small());
@@ -197,13 +197,13 @@ fn memory_that_others_may_hold_is_not_borrowed() {
     }
 }
 
-/// Arrays of keys and of values are apart although each one's bytes lie among the other's.
+/// Arrays of keys and of values do not overlap, although their bytes alternate.
 #[test]
 fn arrays_of_two_components_live_side_by_side() {
     let memory = Memory::allocate(&[96]).unwrap();
     let keys = view(0, [(1, 0), (2, 48), (3, 16), (1, 0), (4, 2)], 2);
     let values = View { offset: 8, ..keys.clone() };
-    // SAFETY: no byte is in both, and nobody else has the memory.
+    // SAFETY: no byte is in both, and the memory has no other holder.
     let (mut keys, mut values) = unsafe {
         let keys = memory.array_view_mut::<u16>(&keys).unwrap();
         (keys, memory.array_view_mut::<u16>(&values).unwrap())
@@ -214,7 +214,7 @@ fn arrays_of_two_components_live_side_by_side() {
     assert!(keys.iter().all(|&key| key == 3) && values.iter().all(|&value| value == 2));
 }
 
-/// A cache of attention in any order, with what an oracle needs to know of it.
+/// An attention cache in any order, with the facts that an oracle needs.
 #[derive(Clone, Debug)]
 struct Case {
     /// `L`, `B`, `S`, `H`, `C`, outermost first.
@@ -245,7 +245,8 @@ impl Case {
         Deployment::from_value(&serde_json::from_str::<Value>(&document).unwrap()).unwrap()
     }
 
-    /// The address of an element of a component: keys (0), or the values behind them in the content (1).
+    /// Returns the address of an element of a component: of keys (0), or of the values that follow them in the content
+    /// (1).
     fn address(&self, component: usize, at: [usize; 5]) -> u64 {
         let [l, b, s, h, c] = at.map(|position| position as u64);
         let [layers, blocks, states, heads] = self.extents;
@@ -266,7 +267,7 @@ impl Case {
         (allocation << 44) + self.offset + 4 * index
     }
 
-    /// What it holds, byte by byte from where the oracle says it is.
+    /// Returns the elements of a component, read from where the oracle says they are.
     fn oracle(&self, memory: &Memory, component: usize) -> Array5<i32> {
         let [l, b, s, h] = self.extents.map(|extent| extent as usize);
         let c = [self.key, self.value][component] as usize;

@@ -1,5 +1,5 @@
-//! Work away from the driver, since how long it takes a peer's layout decides, and everybody waits for the driver:
-//! compiling plans, and binding them to memory.
+//! Work outside of the driver's task: compiling plans, and binding them to memory. A peer's layout decides how long
+//! that takes, and the driver must not make other peers wait for it.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::event::DataEvent;
 
-/// How much is worked on at a time: the rest waits for its turn. Most takes some microseconds.
+/// The number of threads that work at a time; more work waits. Most takes some microseconds.
 const TURNS: usize = 2;
 
-/// Does one thing after the other on threads that may block.
+/// Runs work on blocking threads, a few pieces at a time, in order.
 #[derive(Debug)]
 pub(super) struct Background {
     pub(super) turns: Arc<Semaphore>,
@@ -23,7 +23,8 @@ impl Background {
         Self { turns: Arc::new(Semaphore::new(TURNS)), events }
     }
 
-    /// Works on something when it is its turn, and tells what came of it. Aborted, it does not begin any more.
+    /// Runs work when it is its turn, and sends the event with its result. If the returned task is aborted, work that
+    /// waits does not begin.
     pub(super) fn run<T: Send + 'static, E: From<String> + Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, E> + Send + 'static,
@@ -34,13 +35,13 @@ impl Background {
             // The semaphore is never closed.
             let turn = turns.acquire_owned().await.ok();
             let done = spawn_blocking(move || {
-                // Until it is done, whatever becomes of who wanted it.
+                // Held until the work is done, even if the task that wanted it is aborted.
                 let _turn = turn;
                 work()
             });
             let done = done.await;
             let done = done.unwrap_or_else(|panicked| Err(panicked.to_string().into()));
-            // The driver is gone where this fails.
+            // An error means that the driver has stopped.
             let _ = events.send(event(done));
         })
     }

@@ -1,4 +1,4 @@
-//! What users ask of the driver.
+//! The driver's operations for users.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -42,7 +42,8 @@ impl Driver {
         Ok((job, self.promises.job(job, keeper, label)))
     }
 
-    /// Tells something of a lease or a push when something else is done. Where that will never be, it is cancelled.
+    /// Runs `tell` for a lease or a push once a condition is met. If that becomes impossible, cancels the lease or the
+    /// push.
     pub(in crate::agent) fn tell_after(
         of: Handle,
         after: &After,
@@ -52,25 +53,25 @@ impl Driver {
         let done = after.done();
         tokio::spawn(async move {
             let done = done.await;
-            let told = move |driver: &mut Self| match done {
+            let command = move |driver: &mut Self| match done {
                 Ok(()) => tell(driver),
                 Err(why) => {
-                    // That may be why, and then it is over already.
+                    // Lost memory may be the cause, and is reported first.
                     driver.look_for_losses();
                     tracing::warn!(?of, why, "cancelled what can never be read");
                     driver.cancel(of);
                 }
             };
-            later.tell(told).await;
+            later.tell(command).await;
         });
     }
 
-    /// Tells so that the prefill of a lease or a push is over.
+    /// Finishes the prefill of a lease or a push once a condition is met.
     pub(in crate::agent) fn prefill_after(of: Handle, after: &After, later: Later) {
         Self::tell_after(of, after, later, move |driver| {
             let now = driver.now();
             match of {
-                // It may be over.
+                // An error means that the lease is over.
                 Handle::Lease(key) => drop(driver.machine.finish_prefill(now, key)),
                 Handle::Job(job) => driver.machine.job_prefilled(now, job),
                 Handle::Agent => {}
@@ -78,7 +79,7 @@ impl Driver {
         });
     }
 
-    /// Begins a notice, and tells where its outcome will be.
+    /// Begins a notice, and returns the receiver of its outcome.
     pub(in crate::agent) fn notice(
         &mut self,
         begin: impl FnOnce(&mut Self) -> Result<NoticeId, JobError>,
@@ -90,14 +91,14 @@ impl Driver {
     pub(in crate::agent) fn cancel(&mut self, handle: Handle) {
         let now = self.now();
         match handle {
-            // One that has ended already is no error.
+            // An error means that the lease is over already.
             Handle::Lease(key) => drop(self.machine.cancel_lease(now, key)),
             Handle::Job(job) => self.machine.cancel_job(now, job),
             Handle::Agent => self.shut_down(Duration::ZERO, None),
         }
     }
 
-    /// Takes nothing new, and lets what is under way go on for so long.
+    /// Stops taking anything new, and lets everything in progress continue for `patience`.
     pub(in crate::agent) fn shut_down(&mut self, patience: Duration, done: Option<oneshot::Sender<()>>) {
         self.shutdown.begin(patience, done);
         let now = self.now();

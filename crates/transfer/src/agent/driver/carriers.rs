@@ -1,4 +1,4 @@
-//! Opening the carriers of an agent's paths, and letting in what they bring.
+//! Opens the carriers of an agent's paths, and admits the streams that they bring.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ pub(super) fn open(
     memories: &Memories,
     events: mpsc::UnboundedSender<DataEvent>,
 ) -> Carriers {
-    // A peer that opens no more streams than its lanes allow is never turned away. It may have twice the lanes, where both
-    // sides have dialled at once.
+    // A peer that opens no more streams than its lanes allow is never rejected. It can have twice the lanes, if both
+    // sides have dialled at the same time.
     let quic = endpoints.options();
     let allowed = 2 * usize::from(quic.lanes) * quic.max_streams as usize;
     data.streams_of_peer = data.streams_of_peer.max(allowed);
@@ -55,12 +55,12 @@ fn one_of_each_device(memories: &Memories) -> Arc<[Region]> {
     of_devices.into_values().collect()
 }
 
-/// Asks the driver which streams may land, on the threads that move bytes.
+/// Asks the driver which streams to admit, on the threads that move bytes.
 struct Admission(mpsc::UnboundedSender<DataEvent>);
 
 impl Admission {
     fn tell(&self, event: DataEvent) {
-        // The driver is gone where this fails, and the transfers with it.
+        // An error means that the driver has stopped, and the transfers with it.
         let _ = self.0.send(event);
     }
 }

@@ -1,4 +1,4 @@
-//! Control connections, and the links of carriers that each has.
+//! Control connections, and the links of carriers on each of them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
@@ -23,11 +23,11 @@ use transload_wire::internal::negotiation::{Negotiation, Order};
 use transload_wire::message::Envelope;
 use transload_wire::{CloseReason, ConnId, Path, RankAddress, Roles};
 
-/// Most events of control connections that wait for the driver. Whoever has one more waits with it, so a peer that sends
-/// faster than it is served feels the back-pressure of its connection.
+/// The most control events that wait for the driver. Connections stop reading while there are so many, so that a peer
+/// that sends faster than it is served feels back-pressure.
 const WAITING: usize = 1024;
 
-/// How long the last words may take to arrive when the agent stops.
+/// How long the last messages may take to arrive when the agent stops.
 const FAREWELL: Duration = Duration::from_millis(500);
 
 pub(super) struct Connections {
@@ -43,21 +43,21 @@ pub(super) struct Connections {
 
 struct Connection {
     peer: PeerIdentity,
-    /// Which agent it is, once that is known.
+    /// The agent at the other end, once it is known.
     agent: Option<AgentId>,
     address: SocketAddr,
     outbox: Outbox,
     /// When a message was last sent or received.
     talked: Instant,
-    /// Once the outbox is gone, ends when everything is sent, or has taken too long.
+    /// Once the outbox is dropped, this task ends when everything is sent, or takes too long.
     writer: JoinHandle<()>,
-    /// Has to stop when the connection is gone.
+    /// Must be stopped when the connection is closed.
     reader: JoinHandle<()>,
     links: BTreeMap<Path, Box<dyn Link>>,
 }
 
 impl Connections {
-    /// No connections yet, and where their events arrive.
+    /// Makes an empty set of connections, and the receiver of their events.
     pub(super) fn new(
         endpoints: Endpoints,
         carriers: Carriers,
@@ -78,7 +78,7 @@ impl Connections {
         (connections, receiver)
     }
 
-    /// Hands every connection that arrives to the driver, until there is nothing left to arrive.
+    /// Passes every arriving connection to the driver, until the endpoint is closed.
     pub(super) fn accept(&self) -> impl Future<Output = ()> + Send + use<> {
         let (endpoints, events) = (self.endpoints.clone(), self.events.clone());
         async move {
@@ -91,20 +91,20 @@ impl Connections {
         }
     }
 
-    /// Connects to an agent. A [`ControlEvent::Dialled`] tells what came of it.
+    /// Dials an agent. A [`ControlEvent::Dialled`] reports the result.
     pub(super) fn dial(&self, address: RankAddress) {
         let RankAddress { agent, host, port } = address;
         let (endpoints, lookups) = (self.endpoints.clone(), self.lookups.clone());
         let events = self.events.clone();
         tokio::spawn(async move {
             let result = lookups.dial(&endpoints, &agent, host, port).await;
-            // The driver is gone where this fails.
+            // An error means that the driver has stopped.
             let _ = events.send(ControlEvent::Dialled { agent, result }).await;
         });
     }
 
-    /// Takes in a connection that is there; `meant` is whom we have dialled, if it was us. Tells what the peer may do, and
-    /// what is to be negotiated with it.
+    /// Adds a connection. `meant` is the agent that was dialled, if this agent dialled. Returns the peer's roles, and
+    /// the negotiations of its paths.
     pub(super) fn add(
         &mut self,
         connection: ControlConnection,
@@ -136,7 +136,7 @@ impl Connections {
         (conn, roles, paths)
     }
 
-    /// Both halves of each path that may reach a peer.
+    /// Makes both halves, link and negotiation, of each path that may reach a peer.
     #[allow(clippy::type_complexity)]
     fn links(
         &self,
@@ -150,7 +150,7 @@ impl Connections {
             .map(|(&path, carrier)| {
                 let data = self.data.clone();
                 let reporter = Reporter::new(move |report| {
-                    // The driver is gone where this fails.
+                    // An error means that the driver has stopped.
                     let _ = data.send(DataEvent::Path { conn, path, report });
                 });
                 let link = (path, carrier.link(address, reporter));
@@ -159,7 +159,7 @@ impl Connections {
             .unzip()
     }
 
-    /// Notes that a peer has said something, and which agent it is, once `agent` knows that.
+    /// Records that a peer has sent something, and which agent it is, once `agent` knows that.
     pub(super) fn heard(&mut self, conn: ConnId, agent: impl FnOnce() -> Option<AgentId>) {
         if let Some(connection) = self.open.get_mut(&conn) {
             connection.talked = Instant::now();
@@ -167,7 +167,7 @@ impl Connections {
         }
     }
 
-    /// Has a message sent. An error says why the connection is of no use any more.
+    /// Sends a message. An error says why the connection cannot be used further.
     pub(super) fn send(&mut self, conn: ConnId, envelope: &Envelope) -> Result<(), String> {
         let Some(connection) = self.open.get_mut(&conn) else {
             return Ok(());
@@ -178,7 +178,7 @@ impl Connections {
         sent.inspect_err(|_| connection.writer.abort())
     }
 
-    /// Closes a connection that the machine does not want any more.
+    /// Closes a connection at the machine's request.
     pub(super) fn close(&mut self, conn: ConnId, reason: &CloseReason) {
         if let Some(connection) = self.open.get(&conn) {
             log::closed(connection.name(), connection.address, reason);
@@ -186,7 +186,7 @@ impl Connections {
         self.hang_up(conn, reason);
     }
 
-    /// Closes a connection with all that belongs to it, if it is there.
+    /// Closes a connection with everything that belongs to it. Returns whether it existed.
     pub(super) fn hang_up(&mut self, conn: ConnId, why: &dyn Display) -> bool {
         let Some(connection) = self.open.remove(&conn) else {
             return false;
@@ -196,7 +196,7 @@ impl Connections {
         true
     }
 
-    /// Connections over which nothing was said for a while, to peers that are not `needed`.
+    /// Returns connections without recent messages to peers that are not `needed`.
     pub(super) fn idle(&self, needed: impl Fn(&AgentId) -> bool) -> Vec<ConnId> {
         let idle = self.open.iter().filter(|(_, connection)| {
             connection.talked.elapsed() >= self.keep_idle && !connection.agent.as_ref().is_some_and(&needed)
@@ -204,21 +204,21 @@ impl Connections {
         idle.map(|(conn, _)| *conn).collect()
     }
 
-    /// Closes all connections, and gives what was said last some time to arrive.
+    /// Closes all connections, and gives the last messages some time to arrive.
     pub(super) async fn farewell(&mut self) {
         let connections = self.open.drain();
         let writers: Vec<_> = connections.map(|(_, connection)| connection.close()).collect();
         let farewell = async {
             for writer in writers {
-                // It cannot fail in a way that matters any more.
+                // A failure no longer matters.
                 let _ = writer.await;
             }
         };
-        // Who does not listen finds out by itself.
+        // A peer that does not read finds out by itself.
         let _ = timeout(FAREWELL, farewell).await;
     }
 
-    /// Finds the link of a path on a connection, where both are there.
+    /// Returns the link of a path on a connection, if both exist.
     pub(super) fn link(&mut self, conn: ConnId, path: Path) -> Option<&mut Box<dyn Link>> {
         self.open.get_mut(&conn)?.links.get_mut(&path)
     }
@@ -232,7 +232,7 @@ impl Connections {
         }
     }
 
-    /// Forgets a transfer that may still wait to be carried.
+    /// Removes a transfer from the links that it may still wait for.
     pub(super) fn forget(&mut self, conn: ConnId, outgoing: &Outgoing) {
         if let Some(connection) = self.open.get_mut(&conn) {
             let links = connection.links.values_mut();
@@ -242,16 +242,16 @@ impl Connections {
 }
 
 impl Connection {
-    /// Who is at the other end, as far as that is known: the agent, or else the service.
+    /// Returns the name of the peer: its agent, or its service as long as the agent is unknown.
     fn name(&self) -> &str {
         let agent = self.agent.as_ref().map(AgentId::as_str);
         agent.unwrap_or(self.peer.service.as_str())
     }
 
-    /// Hangs up. The writer goes on until everything is sent, for the frame timeout at most.
+    /// Closes the connection. The writer continues until everything is sent, for the frame timeout at most.
     fn close(self) -> JoinHandle<()> {
-        // Outbox and paths go with `self`. The writer sends what is left and lets go; with the
-        // reader gone, that closes the connection.
+        // The outbox and the links are dropped with `self`. The writer sends what is left and ends; since the reader
+        // has ended too, that closes the connection.
         self.reader.abort();
         self.writer
     }

@@ -1,4 +1,4 @@
-//! One control connection: its two tasks, and what waits between the driver and the one that sends.
+//! A control connection: its two tasks, and the queue between the driver and the one that sends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,25 +15,25 @@ use transload_wire::ConnId;
 use transload_wire::internal::frame;
 use transload_wire::message::Envelope;
 
-/// Most bytes that wait to be sent to one peer. All that 1,024 transfers of one peer say at a time is
-/// less; one that asks and does not read the answers is given up.
+/// The most bytes that wait to be sent to one peer, more than all messages of 1,024 transfers at a time. The connection
+/// of a peer that asks and does not read the answers is closed.
 const UNREAD: usize = 16 << 20;
 
-/// Frames on their way to the task that sends them. Dropping it hangs up.
+/// The frames that wait to be sent. Dropping it closes the connection.
 #[derive(Debug)]
 pub(super) struct Outbox {
     frames: mpsc::UnboundedSender<Bytes>,
     waiting: Arc<AtomicUsize>,
-    /// Only dropped.
+    /// Dropping this signals the task.
     _open: oneshot::Sender<()>,
 }
 
-/// The other end of an [`Outbox`].
+/// The receiving end of an [`Outbox`].
 #[derive(Debug)]
 pub(super) struct Unsent {
     frames: mpsc::UnboundedReceiver<Bytes>,
     waiting: Arc<AtomicUsize>,
-    /// Ends when the outbox is dropped, however many frames there are still.
+    /// Resolves when the outbox is dropped, even if frames are left.
     hung_up: oneshot::Receiver<()>,
 }
 
@@ -47,22 +47,22 @@ pub(super) fn outbox() -> (Outbox, Unsent) {
 }
 
 impl Outbox {
-    /// Hands a message over to be sent, or says why the connection is of no use any more.
+    /// Queues a message. An error says why the connection cannot be used further.
     pub(super) fn put(&self, envelope: &Envelope) -> Result<(), String> {
         let frame = frame::encode(envelope).map_err(|error| error.to_string())?;
         let waiting = self.waiting.fetch_add(frame.len(), Ordering::Relaxed);
         if waiting + frame.len() > UNREAD {
             return Err("the peer asks, and does not read the answers".to_owned());
         }
-        // The task that sends tells of a loss by itself.
+        // The task that sends reports a loss itself.
         let _ = self.frames.send(frame);
         Ok(())
     }
 }
 
-/// Sends frames in order until the outbox or the connection is gone. What is left when the driver hangs
-/// up, a refusal mostly, still arrives if the peer takes all of it within `patience`: the connection does
-/// not count any more, so a peer that reads slowly must not keep it.
+/// Sends frames in order until the outbox is dropped or the connection is lost. After the driver has closed the
+/// connection, the remaining frames, usually a refusal, still arrive if the peer takes all of them within `patience`.
+/// Such a connection is no longer counted, so a slow reader must not keep it open.
 pub(super) async fn write(
     mut connection: ControlSender,
     unsent: Unsent,
@@ -76,7 +76,7 @@ pub(super) async fn write(
             let bytes = frame.len();
             if let Err(error) = connection.send(frame).await {
                 let why = error.to_string();
-                // The driver is gone where this fails.
+                // An error means that the driver has stopped.
                 let _ = events.send(ControlEvent::Lost { conn, why }).await;
                 return;
             }
@@ -85,18 +85,18 @@ pub(super) async fn write(
         connection.finish().await;
     };
     let given_up = async {
-        // It ends with an error, always: nothing is ever sent.
+        // The sender is only dropped, so this always ends with an error.
         let _ = hung_up.await;
         sleep(patience).await;
     };
     tokio::select! {
         () = written => {}
-        // The connection goes with the future that had it.
+        // Dropping the other future drops the connection.
         () = given_up => tracing::debug!("the peer was too slow for what was said last"),
     }
 }
 
-/// Hands every message that comes to the driver, until the connection ends.
+/// Passes every message to the driver, until the connection ends.
 pub(super) async fn read(mut connection: ControlReceiver, conn: ConnId, events: mpsc::Sender<ControlEvent>) {
     let why = loop {
         let envelope = match next(&mut connection).await {
@@ -108,7 +108,7 @@ pub(super) async fn read(mut connection: ControlReceiver, conn: ConnId, events: 
             return;
         }
     };
-    // The driver is gone where this fails.
+    // An error means that the driver has stopped.
     let _ = events.send(ControlEvent::Lost { conn, why }).await;
 }
 
@@ -131,8 +131,8 @@ mod tests {
         Endpoints::bind(identity, options, (Ipv4Addr::LOCALHOST, 0).into()).unwrap()
     }
 
-    /// Puts `count` frames, hangs up at once, and says how many arrive at a peer that takes each of them
-    /// well within any timeout of a frame. The driver reads no events meanwhile, as at its farewell.
+    /// Queues `count` frames, closes at once, and returns how many arrive at a peer that takes each of them well within
+    /// the timeout of a frame. The driver reads no events meanwhile, as during its own shutdown.
     async fn arrived(count: usize, patience: Duration) -> usize {
         let authority = Authority::new("test".parse().unwrap()).unwrap();
         let (a, b) = (bind(&authority, "a"), bind(&authority, "b"));
@@ -144,7 +144,7 @@ mod tests {
         for _ in 0..count {
             outbox.frames.send(frame.clone()).unwrap();
         }
-        // As when the driver closes a connection.
+        // As the driver does when it closes a connection.
         drop((outbox, receiver));
         let conn = ConnId(1);
         let (events, _unread) = mpsc::channel(1);

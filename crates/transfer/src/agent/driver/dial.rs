@@ -1,4 +1,4 @@
-//! Dialling: from the name of a host to a control connection.
+//! Dialling: from a host name to a control connection.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -11,22 +11,22 @@ use tokio::time::timeout;
 use crate::quic::{ConnectError, ControlConnection, Endpoints};
 use transload_plan::ids::{AgentId, ServiceName};
 
-/// How many names of hosts are asked for at a time. A thread that asks waits for as long as the system's resolver does,
-/// often 10 s, where a name server does not answer, whatever our own patience.
+/// The most host names that are resolved at a time. A lookup occupies a thread for as long as the system's resolver
+/// takes, often 10 s if a name server does not answer, whatever the timeout here.
 const LOOKUPS: usize = 16;
 
-/// Why no connection to an agent came about.
+/// The reason why an agent could not be connected to.
 #[derive(Debug)]
 pub(super) enum DialError {
-    /// One that was asked has not answered in time: an address of the agent's, or a name server.
+    /// An address of the agent, or a name server, did not answer in time.
     Unanswered(String),
-    /// The port is closed at all of them.
+    /// The port is closed at all addresses.
     Closed(String),
-    /// All have failed otherwise.
+    /// All addresses have failed for another reason.
     Failed(String),
 }
 
-/// Who may ask for the addresses of a host.
+/// Limits the number of concurrent lookups.
 #[derive(Clone, Debug)]
 pub(super) struct Lookups(Arc<Semaphore>);
 
@@ -41,7 +41,7 @@ impl Lookups {
         if let Ok(ip) = host.parse::<IpAddr>() {
             return Ok(vec![(ip, port).into()]);
         }
-        // The semaphore is never closed. The thread has the place, since it may outlive whoever waits.
+        // The semaphore is never closed. The thread holds the permit, since it may outlive the caller.
         let place = self.0.acquire_owned().await.ok();
         let asked = spawn_blocking(move || {
             let _place = place;
@@ -72,7 +72,7 @@ impl Lookups {
         for address in addresses {
             match endpoints.connect(address, Some(&service)).await {
                 Ok(connection) => return Ok(connection),
-                // These two name the address.
+                // These two errors contain the address.
                 Err(error @ ConnectError::TimedOut { .. }) => {
                     unanswered = true;
                     failed = DialError::Unanswered(error.to_string());

@@ -1,4 +1,4 @@
-//! Events: peers, the data plane and background work tell the driver what has happened.
+//! Events that peers, the data plane and background work send to the driver.
 
 use tokio::sync::oneshot;
 
@@ -13,7 +13,7 @@ use transload_wire::internal::stream::{StreamHeader, StreamTrailer};
 use transload_wire::message::Envelope;
 use transload_wire::{ConnId, Path, PlanAsk, Planned};
 
-/// Tells of control connections. Peers wait while too many of these events are queued (back-pressure).
+/// An event of control connections. Senders wait while too many are queued (back-pressure).
 pub(super) enum ControlEvent {
     Arrived(ControlConnection),
     Dialled { agent: AgentId, result: Result<ControlConnection, DialError> },
@@ -21,21 +21,21 @@ pub(super) enum ControlEvent {
     Lost { conn: ConnId, why: String },
 }
 
-/// Tells of data: a few events for each stream, from senders that cannot wait.
+/// An event of data: a few for each stream. Its senders cannot wait, so the queue is unbounded.
 pub(super) enum DataEvent {
-    /// The carrier of a path has something to report.
+    /// The carrier of a path reports something.
     Path { conn: ConnId, path: Path, report: Report },
     /// A plan is compiled, or cannot be.
     Compiled { ask: PlanAsk, plan: Result<Planned<Plan>, String> },
-    /// A route is bound to memory, or cannot be: that of the transfer that was given this number here.
+    /// A route is bound to memory, or cannot be. `number` is the driver's own number of the transfer.
     Bound { transfer: TransferId, number: u64, bound: BoundRoute },
-    /// A data stream of ours is written, or has failed: one of the transfer that was given this number here.
+    /// An outgoing data stream is written, or has failed. `number` is the driver's own number of the transfer.
     Sending { transfer: TransferId, number: u64, event: SendEvent },
-    /// A data stream wants in.
+    /// An incoming data stream asks to be admitted.
     Admit { agent: AgentId, header: StreamHeader, answer: oneshot::Sender<Landing> },
-    /// A data stream has arrived whole.
+    /// An incoming data stream has arrived completely.
     Landed { header: StreamHeader, trailer: StreamTrailer, crc: u32 },
-    /// A data stream that came has failed.
+    /// An incoming data stream has failed.
     StreamFailed { transfer: TransferId, why: String },
     /// Nothing of a transfer is read or placed any more.
     Fenced { transfer: TransferId },

@@ -1,6 +1,6 @@
-//! What the driver tells whoever reads the log: what was refused, and what failed.
+//! Log messages of the driver about refusals and failures.
 //!
-//! Warnings are what somebody should look at; a refusal is one at both sides.
+//! A warning needs an operator's attention. Both sides log a refusal as a warning.
 
 use std::net::SocketAddr;
 
@@ -37,7 +37,7 @@ pub(super) fn lease_stalled(key: LeaseKey) {
 
 pub(super) fn refusal(agent: &str, message: &Message) {
     match message {
-        // It is tried again, or was.
+        // The asker tries again, or has done so already.
         Message::Refused { transfer, refusal: why @ (Refusal::Busy { .. } | Refusal::Superseded { .. }) } => {
             tracing::debug!(%agent, %transfer, %why, "refused a transfer")
         }
@@ -47,8 +47,8 @@ pub(super) fn refusal(agent: &str, message: &Message) {
     }
 }
 
-/// Logs that a peer has stated other content than a lease holds. Those who compare logs of two agents see by the
-/// fingerprints which of them is wrong; nobody learns what would have been right.
+/// Logs that a peer has stated other content than a lease holds. By the fingerprints, an operator with the logs of both
+/// agents sees which of them is wrong; the content itself is not revealed.
 pub(super) fn other_content(key: LeaseKey, held: &ContentFingerprint, stated: &ContentFingerprint) {
     tracing::warn!(lease = %key, %held, %stated, "a peer has asked for other content than is leased");
 }
@@ -78,11 +78,11 @@ pub(super) fn lease_ended(key: LeaseKey, end: LeaseEnd) {
     }
 }
 
-/// Logs that a push has failed that a peer has invited, out of blocks that are leased to it.
+/// Logs that an invited push has failed, of blocks that are leased to the inviting peer.
 pub(super) fn invited_push_failed(key: LeaseKey, error: &TransferError) {
     let kind = error.kind();
     match error {
-        // The peer has given it up, or the lease has ended in another way, which is logged.
+        // The peer has given it up, or the lease has ended for a reason that is logged elsewhere.
         TransferError::Job(JobError::LeaseEnded { .. } | JobError::ShuttingDown) => {
             tracing::info!(lease = %key, kind, %error, "a push was given up");
         }

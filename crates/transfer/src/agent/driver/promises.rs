@@ -1,4 +1,4 @@
-//! What users were promised: who waits for the end of which lease, job and notice.
+//! The users that wait for the end of leases, jobs and notices.
 
 use std::collections::{BTreeSet, HashMap};
 use std::mem::{ManuallyDrop, take};
@@ -26,9 +26,9 @@ pub(super) struct Promises {
 
 struct Leased {
     promise: Promise<LeaseEnded>,
-    /// Whether somebody has claimed it, as its owner sees.
+    /// Whether a ticket holder has claimed the lease; shared with the owner's handle.
     claimed: Arc<AtomicBool>,
-    /// Which agents have used it: they would be taken for lost if their connection were closed.
+    /// The agents that have used it. Their connections must stay open, or they would count as lost.
     users: BTreeSet<AgentId>,
 }
 
@@ -55,8 +55,8 @@ impl Promises {
         }
     }
 
-    /// Notes that a peer uses a lease. What a pull has opened for itself is no such lease, and nobody is told when it
-    /// ends: the machine wants the pull's agents connected as long as it lasts.
+    /// Records that a peer uses a lease. Write leases that a pull has opened itself are not recorded here: the machine
+    /// wants the pull's agents connected as long as it lasts.
     pub(super) fn lease_used(&mut self, key: &LeaseKey, agent: &AgentId) {
         if let Some(leased) = self.leases.get_mut(key) {
             leased.users.insert(agent.clone());
@@ -68,7 +68,7 @@ impl Promises {
         leases.any(|leased| leased.users.contains(agent))
     }
 
-    /// Tells that a lease has failed, and that its blocks stay held.
+    /// Reports that a lease has failed, while its blocks stay held.
     pub(super) fn lease_stalled(&mut self, key: &LeaseKey) {
         if let Some(leased) = self.leases.get_mut(key) {
             leased.promise.tell(Err(LeaseEndError::Stalled));
@@ -85,7 +85,7 @@ impl Promises {
         result
     }
 
-    /// The promise of a job that has failed, and whose blocks stay held.
+    /// Returns the promise of a job that has failed, while its blocks stay held.
     pub(super) fn job_stalled(&mut self, id: JobId) -> Option<&mut (Promise<JobResult>, JobLabel)> {
         self.jobs.get_mut(&id)
     }
@@ -102,19 +102,20 @@ impl Promises {
 
     pub(super) fn notice_done(&mut self, notice: NoticeId, outcome: NoticeOutcome) {
         if let Some(waiting) = self.notices.remove(&notice) {
-            // Whoever asked may be gone.
+            // The user may have stopped waiting.
             let _ = waiting.send(outcome);
         }
     }
 
-    /// Stops whatever touches blocks, and breaks the promises, which tells those who wait that the agent is
-    /// gone, only when nothing does any more. Where that cannot be waited for, nobody is told.
+    /// Fences everything that touches blocks, and then drops the promises, which tells the users that the agent is
+    /// gone. They are dropped only when nothing touches the blocks any more. If that cannot be awaited, the promises
+    /// are leaked and the users are not told.
     pub(super) fn abandon(&mut self, touching: Vec<Fence>) {
         if touching.is_empty() {
             return;
         }
         touching.iter().for_each(Fence::raise);
-        // So that they are leaked where this is not run to its end.
+        // Leaked if the future below does not run to its end.
         let promises = ManuallyDrop::new((take(&mut self.leases), take(&mut self.jobs)));
         let breaking = async move {
             for fence in touching {
@@ -156,7 +157,7 @@ mod tests {
         let landings = [landing(), landing()];
         let inside = landings.each_ref().map(|landing| landing.enter().unwrap());
         let keeper: Keeper = Arc::new(());
-        let kept = Arc::downgrade(&keeper);
+        let weak = Arc::downgrade(&keeper);
         let (mut promises, outcome) = promised(Some(keeper));
         let end = tokio::spawn(outcome.end());
         promises.abandon(landings.map(|landing| landing.own_fence().clone()).into());
@@ -167,10 +168,10 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             assert!(!end.is_finished());
-            assert!(kept.upgrade().is_some());
+            assert!(weak.upgrade().is_some());
         }
         end.await.unwrap().unwrap_err();
-        assert!(kept.upgrade().is_none());
+        assert!(weak.upgrade().is_none());
     }
 
     #[test]

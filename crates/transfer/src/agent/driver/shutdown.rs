@@ -1,24 +1,24 @@
-//! Shutting down: until when what is under way may go on, and who waits for the end.
+//! Shutting down: how long everything in progress may continue, and which callers wait for the end.
 
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-/// How far ahead a deadline can be: as good as never, and no clock runs over.
+/// The farthest deadline: practically never, and without overflow.
 pub(super) const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Whether an agent is shutting down, and for whom.
+/// The state of an agent's shutdown.
 #[derive(Debug, Default)]
 pub(super) struct Shutdown {
     waiting: Vec<oneshot::Sender<()>>,
-    /// Until when what is under way may go on, once it has begun.
+    /// When the patience ends, once the shutdown has begun.
     patience: Option<Instant>,
-    /// Whether the patience has run out: what was under way then is given up.
+    /// Whether the patience has ended, and everything in progress was given up.
     impatient: bool,
 }
 
 impl Shutdown {
-    /// Begins to shut down, or has less patience than before; tells `done` the end.
+    /// Begins the shutdown, or shortens the patience. `done` is notified of the end.
     pub(super) fn begin(&mut self, patience: Duration, done: Option<oneshot::Sender<()>>) {
         self.waiting.extend(done);
         let until = Instant::now() + patience.min(NEVER);
@@ -33,7 +33,7 @@ impl Shutdown {
         self.patience.filter(|_| !self.impatient)
     }
 
-    /// Whether the patience runs out now. That it does is told once.
+    /// Returns whether the patience ends now. Returns `true` only once.
     pub(super) fn runs_out(&mut self) -> bool {
         let now = self.deadline().is_some_and(|until| until <= Instant::now());
         self.impatient |= now;
@@ -46,7 +46,7 @@ impl Shutdown {
 
     pub(super) fn finish(&mut self) {
         for done in self.waiting.drain(..) {
-            // Whoever asked may be gone.
+            // The caller may have stopped waiting.
             let _ = done.send(());
         }
     }

@@ -1,4 +1,4 @@
-//! Transfers under way: from the moment when a route is to be read or received until it is over, or fenced.
+//! Transfers in progress: from the order to read or receive a route until it is over, or fenced.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -17,35 +17,34 @@ use transload_plan::Plan;
 use transload_plan::ids::TransferId;
 use transload_wire::{ConnId, Flow, Path, Planned};
 
-/// All transfers of an agent, whichever end of them is here.
+/// All transfers of an agent, in both directions.
 pub(super) struct Transfers {
     memories: Memories,
-    /// Binds routes, those of each rank in turns of their own: the device of one may stand still.
+    /// Binds routes. Each rank has its own queue, since the device of one may stall.
     background: HashMap<Rank, Background>,
     events: mpsc::UnboundedSender<DataEvent>,
     under_way: HashMap<TransferId, UnderWay>,
-    /// Those that are being fenced.
     fencing: HashMap<TransferId, Fence>,
-    /// Those whose memory had stalled when we last looked.
+    /// Transfers whose memory was stalled at the last check.
     stalled: HashSet<TransferId>,
-    /// The number of the next one that begins, which tells it from any other.
+    /// The number of the next transfer. Unlike transfer ids it is never reused.
     next_number: u64,
 }
 
-/// Registered memory: for each rank, one for each group of the own document.
+/// The registered memory: for each rank, one region for each group of this agent's document.
 pub(in crate::agent) type Memories = BTreeMap<Rank, Arc<[Region]>>;
 
-/// One transfer, whichever end of it is here.
+/// The state of one transfer.
 #[derive(Debug)]
 enum Moving {
-    /// It is not known yet where its bytes lie.
+    /// The route is being bound to memory.
     Binding(Binding),
     Out(Outgoing),
     In(Landing),
 }
 
-/// A route that is being bound, and the streams that want in meanwhile: as many as a transfer may have. Dropped, it does
-/// not begin any more if it still waits for its turn.
+/// A route that is being bound, and the admitted streams that wait for it. Dropping this cancels binding that has not
+/// begun.
 #[derive(Debug)]
 struct Binding {
     admitted: Vec<oneshot::Sender<Landing>>,
@@ -54,11 +53,11 @@ struct Binding {
 
 pub(super) type BoundRoute = Result<(RouteBytes, Chunks), Unbound>;
 
-/// Why a route could not be bound.
+/// The reason why a route could not be bound.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unbound {
     pub(super) why: String,
-    /// Whether it is since a device stands still.
+    /// Whether a stalled device is the reason.
     pub(super) device_stalled: bool,
 }
 
@@ -75,18 +74,18 @@ impl Drop for Binding {
     }
 }
 
-/// The driver keeps one of these for each transfer, from the order to begin until its fence is down.
+/// A transfer, from the order to begin until its fence.
 #[derive(Debug)]
 pub(super) struct UnderWay {
-    /// The driver's own number, which tells it from any other. Askers choose the numbers of transfers, and use one again.
+    /// The driver's own number. Peers choose the ids of transfers, and may reuse one.
     number: u64,
     flow: Flow,
     side: Side,
     moving: Moving,
     counted: RouteUnderWay,
-    /// How its bytes travel, once that is known.
+    /// The path, once it is known.
     path: Option<Path>,
-    /// Bytes that had moved when we last looked.
+    /// The number of bytes that had moved at the last check.
     seen: u64,
     chunks: Chunks,
 }
@@ -108,7 +107,7 @@ impl Transfers {
         self.memories.keys().copied().collect()
     }
 
-    /// Tells when the memory of any rank is lost.
+    /// Sends an event when the memory of any rank is lost.
     pub(super) fn watch_memories(&self) {
         for mut lost in self.memories.values().flat_map(|of| of.iter()).filter_map(Region::lost) {
             let events = self.events.clone();
@@ -121,19 +120,19 @@ impl Transfers {
         }
     }
 
-    /// The ranks whose memory is lost.
+    /// Returns the ranks whose memory is lost.
     pub(super) fn lost(&self) -> Vec<Rank> {
         let is_lost = |region: &Region| region.lost().is_some_and(|lost| *lost.borrow());
         let lost = self.memories.iter().filter(|(_, of)| of.iter().any(is_lost));
         lost.map(|(rank, _)| *rank).collect()
     }
 
-    /// Whether nothing touches any block, but for so many that memory is not done with.
+    /// Returns whether no transfer touches any block, except for `stalled` transfers that memory does not finish.
     pub(super) fn are_over(&self, stalled: usize) -> bool {
         self.under_way.is_empty() && self.fencing.len() <= stalled
     }
 
-    /// Begins to bind a route that is to be read, or received.
+    /// Begins to bind a route that is to be read or received.
     pub(super) fn begin(
         &mut self,
         flow: Flow,
@@ -172,8 +171,8 @@ impl Transfers {
         of_rank.or_insert_with(|| Background::new(self.events.clone()))
     }
 
-    /// Has a transfer go on whose route is bound. Tells the path to carry it over, where that is known already; or why it
-    /// cannot go on.
+    /// Continues a transfer whose route is bound. Returns the path to carry it over, if that is known already. An error
+    /// says why the transfer cannot continue.
     pub(super) fn bound(
         &mut self,
         transfer: TransferId,
@@ -215,7 +214,7 @@ impl Transfers {
                 let landing = Landing::new(bytes);
                 for answer in std::mem::take(&mut binding.admitted) {
                     counters.moves(&mut under.counted);
-                    // The stream is gone where nobody waits.
+                    // An error means that the stream is gone.
                     let _ = answer.send(landing.clone());
                 }
                 under.moving = Moving::In(landing);
@@ -224,7 +223,7 @@ impl Transfers {
         Ok(under.path)
     }
 
-    /// Lets a stream in. One that gets no answer is turned away.
+    /// Admits a stream. A stream whose `answer` is dropped is rejected.
     pub(super) fn admit(&mut self, transfer: TransferId, answer: oneshot::Sender<Landing>, counters: &mut Counters) {
         let Some(under) = self.under_way.get_mut(&transfer) else {
             return;
@@ -232,7 +231,7 @@ impl Transfers {
         match &mut under.moving {
             Moving::In(landing) => {
                 counters.moves(&mut under.counted);
-                // The stream is gone where nobody waits.
+                // An error means that the stream is gone.
                 let _ = answer.send(landing.clone());
             }
             Moving::Binding(binding) => binding.admitted.push(answer),
@@ -240,13 +239,13 @@ impl Transfers {
         }
     }
 
-    /// Whether it is this transfer that is under way: it may be over by now, and another one have taken the asker's number.
+    /// Returns whether this very transfer is in progress. Another one may have reused its id.
     pub(super) fn is_under_way(&self, transfer: TransferId, number: u64) -> bool {
         let under = self.under_way.get(&transfer);
         under.is_some_and(|under| under.number == number)
     }
 
-    /// Has the first `tokens` tokens of a layer read, or that kept in mind until the route is bound.
+    /// Allows the first `tokens` tokens of a layer to be read, now or once the route is bound.
     pub(super) fn readable(&mut self, transfer: TransferId, layer: u32, tokens: u64) {
         if let Some(under) = self.under_way.get_mut(&transfer) {
             match under.moving {
@@ -271,13 +270,13 @@ impl Transfers {
         }
     }
 
-    /// How the bytes of a transfer travel, once that is known.
+    /// Returns the connection and the path of a transfer, once the path is known.
     pub(super) fn path(&self, transfer: TransferId) -> Option<(ConnId, Path)> {
         let under = self.under_way.get(&transfer)?;
         Some((under.flow.conn, under.path?))
     }
 
-    /// What is to be carried, if it leaves from here and is bound.
+    /// Returns the connection and the bytes of an outgoing transfer, if it is bound.
     pub(super) fn outgoing(&self, transfer: TransferId) -> Option<(ConnId, &Outgoing)> {
         let under = self.under_way.get(&transfer)?;
         match &under.moving {
@@ -286,15 +285,15 @@ impl Transfers {
         }
     }
 
-    /// How far it came, in words for whoever reads why it has failed.
+    /// Describes the progress of a transfer, for the error with which it fails.
     pub(super) fn how_far(&self, transfer: TransferId) -> Option<String> {
         let under = self.under_way.get(&transfer)?;
         let (moved, bytes) = (under.moved(), under.flow.bytes);
         Some(format!("({moved} of {bytes} bytes had moved)"))
     }
 
-    /// Those that have moved since they were last asked, or that wait for their turn or for memory, which has a limit of its own;
-    /// and how far they are.
+    /// Returns the transfers that have made progress since the last call, with the number of bytes moved. Transfers
+    /// that wait for binding or for memory are included, since those waits have limits of their own.
     pub(super) fn progress(&mut self) -> impl Iterator<Item = (TransferId, u64)> {
         let under_way = self.under_way.iter_mut();
         under_way.filter_map(|(transfer, under)| {
@@ -305,8 +304,8 @@ impl Transfers {
         })
     }
 
-    /// Those whose memory has done nothing for so long of what it was asked to, at the last two looks: after the first, a
-    /// process that was stopped for a while hears of what was done meanwhile.
+    /// Returns the transfers whose memory has made no progress for `after`, at this check and at the last. One check is
+    /// not enough: a process that was stopped for a while still has to process what happened meanwhile.
     pub(super) fn stalled(&mut self, after: Duration) -> Vec<TransferId> {
         let under_way = self.under_way.iter();
         let under_way = under_way.filter_map(|(transfer, under)| Some((transfer, under.own_fence()?)));
@@ -321,7 +320,7 @@ impl Transfers {
         self.under_way.remove(&transfer)
     }
 
-    /// Gives a transfer up; tells when nothing touches its blocks any more.
+    /// Ends a transfer, and sends an event when nothing touches its blocks any more.
     pub(super) fn fence(&mut self, transfer: TransferId, counters: &mut Counters) {
         let events = self.events.clone();
         let under = self.finish(transfer);
@@ -333,7 +332,7 @@ impl Transfers {
         self.fencing.insert(transfer, fence.clone());
         tokio::spawn(async move {
             fence.quiet().await;
-            // The driver is gone where this fails.
+            // An error means that the driver has stopped.
             let _ = events.send(DataEvent::Fenced { transfer });
         });
     }
@@ -342,7 +341,7 @@ impl Transfers {
         self.fencing.remove(&transfer);
     }
 
-    /// Gives all of them up: whatever touches blocks, to be waited for.
+    /// Ends all transfers. Returns the fences of everything that touches blocks.
     pub(super) fn abandon(&mut self) -> Vec<Fence> {
         let under_way = self.under_way.drain();
         let under_way = under_way.map(|(_, under)| under.fence());
@@ -360,9 +359,9 @@ impl UnderWay {
         }
     }
 
-    /// Gives the fence that has to be down before the blocks of the transfer are given back.
+    /// Returns the fence that must be quiet before the transfer's blocks may be returned.
     fn fence(self) -> Fence {
-        // Binding looks at no byte, and what comes of it is dropped.
+        // Binding touches no bytes, and its result is dropped.
         self.own_fence().cloned().unwrap_or_default()
     }
 
@@ -378,12 +377,12 @@ impl UnderWay {
         self.own_fence().is_some_and(Fence::waits_for_memory)
     }
 
-    /// Whether nothing moves since it is not its turn.
+    /// Returns whether nothing can move because the route is not bound yet.
     fn is_queued(&self) -> bool {
         matches!(self.moving, Moving::Binding(_))
     }
 
-    /// Has a layer read, if `tokens` tokens of it are all that the transfer wants.
+    /// Allows a layer to be read, if `tokens` covers all that the transfer needs of it.
     fn open_layer(&self, layer: u32, tokens: u64) {
         if let Moving::Out(outgoing) = &self.moving
             && tokens >= self.flow.request.end()

@@ -1,15 +1,14 @@
 //! The path between two processes of one host: a [staging ring](carrier::staging).
 //!
-//! The source gathers into slots of a memory that both share, the destination scatters out of them:
-//! two copies, the second of which reads from the processor's caches. No peer has access to anybody's
-//! cache, since a writer that wakes up late cannot be fenced.
+//! The source gathers into slots of a memory that both share, the destination scatters from them: two copies, the
+//! second of which reads from the processor's caches. No peer can access another's cache, since a writer that wakes up
+//! late could not be fenced.
 //!
-//! It is set up by a [`handover`](carrier::handover): a Unix socket whose random name and whose token travelled
-//! over the mutually authenticated control connection. That it succeeds is what proves that both share
-//! a host; whom to try it with is for the agents to guess, from the peer's address.
+//! It is set up by a [`handover`](carrier::handover): a Unix socket with a random name, and a token, which are sent
+//! over the mutually authenticated control connection. Success proves that both agents share a host. Agents guess from
+//! the peer's address whether to try it.
 //!
-//! Two agents that share a host go like this; who listens does not matter to the direction of the
-//! bytes:
+//! Two agents that share a host do the following. Which of them listens does not depend on the direction of the bytes:
 //!
 //! ```text
 //! listening agent                                connecting agent
@@ -21,9 +20,8 @@
 //!
 //! What the peer writes into shared memory is never trusted: see [`staging`](carrier::staging).
 //!
-//! **Threads.** A handover is async, and maps what it hands over on a thread for blocking work of the
-//! runtime that it is called in. Each end of a ring is worked on a thread of its own ([`drive`](carrier::drive)), since
-//! it waits for the peer.
+//! **Threads.** A handover is async, and maps memory on a blocking thread of the runtime in which it is called. Each
+//! end of a ring has a separate thread ([`drive`](carrier::drive)), since it waits for the peer.
 
 pub(crate) mod carrier;
 

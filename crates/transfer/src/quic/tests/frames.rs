@@ -80,7 +80,7 @@ async fn a_peer_that_does_not_read_is_given_up() {
     assert_eq!(at_a.closed().await, ConnectionLost::ClosedHere);
 }
 
-/// A connection that has said what it is for, and from there on says what it likes.
+/// Makes a connection that states its purpose, and then sends arbitrary bytes.
 async fn misbehaving() -> (Endpoints, ControlConnection, quinn::Connection, quinn::SendStream) {
     let authority = authority();
     let server = bind(&authority, "server", impatient());

@@ -1,4 +1,4 @@
-//! Who gets in.
+//! Which peers are accepted.
 
 use std::time::SystemTime;
 
@@ -24,7 +24,7 @@ fn expired() -> Validity {
 
 const URI: &str = "transload://test/agent/stranger?roles=pull";
 
-/// What `server` says to somebody with this certificate; it must go on serving others.
+/// Returns the answer of `server` to a client with this certificate. The server must go on serving others.
 async fn verdict(authority: &Authority, certificate: Option<Certificate>, alpn: &[u8]) -> String {
     let server = bind(authority, "server", impatient());
     let stranger = Stranger::new(authority, certificate, alpn);
@@ -92,7 +92,7 @@ async fn with_another_protocol() {
     assert_eq!(said, "NoApplicationProtocol");
 }
 
-/// A server that speaks QUIC and TLS, with any certificate and protocol.
+/// Makes a server that speaks QUIC and TLS, with any certificate and protocol.
 fn impostor(trusted: &Authority, certificate: Certificate, alpn: &[u8]) -> quinn::Endpoint {
     let mut roots = RootCertStore::empty();
     roots.add(trusted.certificate().clone()).unwrap();
@@ -188,7 +188,8 @@ async fn nobody_there_is_a_timeout() {
     assert_eq!(a.connect(addr, None).await.unwrap_err(), ConnectError::Closed);
 }
 
-/// A host without a process at the port says so: nobody waits for an answer, nor takes a dial of little time for unanswered.
+/// A host without a process at the port says so: the client does not wait for an answer, and a short dial is not
+/// reported as unanswered.
 #[tokio::test]
 async fn a_closed_port_is_heard_of() {
     // An address of its own, so that no other test is given the port meanwhile.
@@ -231,7 +232,7 @@ async fn dropping_the_endpoints_tells_the_peer() {
     drop(a);
 }
 
-/// Agents that have shown their certificate and say nothing hold few places, and none that another agent needs.
+/// Agents that have shown their certificate and send nothing hold few places, and none that another agent needs.
 #[tokio::test]
 async fn agents_that_say_nothing_keep_nobody_out() {
     let authority = authority();
@@ -253,7 +254,7 @@ async fn agents_that_say_nothing_keep_nobody_out() {
     assert_serves(&server, &authority).await;
 }
 
-/// Those that we have opened ourselves take nobody's place.
+/// Our own connections take no places of peers.
 #[tokio::test]
 async fn only_peers_that_have_come_count_among_connections() {
     let authority = authority();

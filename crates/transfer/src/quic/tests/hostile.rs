@@ -1,4 +1,4 @@
-//! Peers that are let in, or not, and misbehave.
+//! Peers that misbehave, before or after they are accepted.
 
 use std::net::UdpSocket;
 
@@ -44,8 +44,8 @@ async fn garbage_on_the_ports_changes_nothing() {
     }
 }
 
-/// Strangers that begin handshakes all the time and never show a certificate, from the address of honest peers, from
-/// others, and from addresses that are not theirs, so that no answer reaches them.
+/// Strangers begin handshakes all the time and never show a certificate, from the address of honest peers, from other
+/// ones, and from forged ones, which no answer reaches.
 #[tokio::test]
 async fn strangers_lock_nobody_out() {
     const RETRY: u8 = 0xf0;

@@ -5,7 +5,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::*;
 
-/// Buffers that say when QUIC has let go of them.
+/// Buffers that report when QUIC has released them.
 #[derive(Clone)]
 struct Buffers(Arc<Semaphore>);
 

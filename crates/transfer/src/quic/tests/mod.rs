@@ -24,14 +24,14 @@ use crate::identity::{Authority, Identity, PeerIdentity, tls};
 use transload_plan::ids::{AgentId, Nonce, ServiceName};
 use transload_wire::Roles;
 
-/// Far more than anything here takes; a test that hangs fails by it.
+/// A time limit far above what anything here takes, so that a test that hangs fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn authority() -> Authority {
     Authority::new("test".parse().unwrap()).unwrap()
 }
 
-/// The one agent of a service.
+/// Returns the only agent of a service.
 fn id(peer: &PeerIdentity) -> AgentId {
     AgentId::from(&peer.service)
 }
@@ -48,19 +48,17 @@ fn loopback(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
-/// A frame, of whatever it is to hold.
 fn framed(body: &[u8]) -> Bytes {
     [&(body.len() as u32).to_le_bytes(), body].concat().into()
 }
 
-/// The next piece of a stream, if there is one.
 async fn next_piece(stream: &mut DataReceiver) -> Result<Option<Bytes>, StreamError> {
     let mut pieces = [Bytes::new()];
     let count = stream.recv_chunks(&mut pieces).await?;
     Ok(count.map(|_| std::mem::take(&mut pieces[0])))
 }
 
-/// Options whose timeouts are short enough to wait for.
+/// Returns options with short timeouts.
 fn impatient() -> QuicOptions {
     QuicOptions {
         lanes: 1,
@@ -79,7 +77,7 @@ fn bind(authority: &Authority, name: &str, options: QuicOptions) -> Endpoints {
 struct Pair {
     a: Endpoints,
     b: Endpoints,
-    /// The ends of the connection that `a` opened.
+    /// The two ends of the connection that `a` opened.
     at_a: ControlConnection,
     at_b: ControlConnection,
 }
@@ -96,7 +94,7 @@ impl Pair {
         Self::with(impatient(), impatient()).await
     }
 
-    /// A lane, from `a` and as it arrives at `b`.
+    /// Makes a lane, and returns its end at `a` and its end at `b`.
     async fn lane(&self) -> (Lane, Lane) {
         self.lane_to(self.b.lane_ports()[0]).await
     }
@@ -108,7 +106,7 @@ impl Pair {
     }
 }
 
-/// Whether `server` still takes in an agent of its cluster and talks to it.
+/// Checks that `server` still accepts an agent of its cluster.
 async fn assert_serves(server: &Endpoints, authority: &Authority) {
     let friend = bind(authority, "friend", impatient());
     let (ours, theirs) = tokio::join!(
@@ -128,7 +126,7 @@ async fn assert_serves(server: &Endpoints, authority: &Authority) {
     assert_eq!(theirs.receiver.recv().await.unwrap(), &b"hello"[..]);
 }
 
-/// A peer that speaks QUIC and TLS, and nothing else that is asked of it.
+/// A peer that speaks QUIC and TLS, and violates everything else.
 struct Stranger {
     endpoint: quinn::Endpoint,
     config: quinn::ClientConfig,
@@ -137,7 +135,7 @@ struct Stranger {
 type Certificate = (CertificateDer<'static>, PrivateKeyDer<'static>);
 
 impl Stranger {
-    /// One that trusts `authority` and presents `certificate`.
+    /// Makes a peer that trusts `authority` and presents `certificate`.
     fn new(authority: &Authority, certificate: Option<Certificate>, alpn: &[u8]) -> Self {
         let mut roots = RootCertStore::empty();
         roots.add(authority.certificate().clone()).unwrap();
@@ -157,7 +155,7 @@ impl Stranger {
         }
     }
 
-    /// An agent of the cluster, gone bad.
+    /// Makes a misbehaving agent of the cluster.
     fn traitor(authority: &Authority) -> Self {
         let identity = identity(authority, "traitor");
         let certificate = (identity.chain()[0].clone(), identity.key().clone_key());
@@ -168,7 +166,7 @@ impl Stranger {
         self.endpoint.connect_with(self.config.clone(), addr, tls::SERVER_NAME).unwrap().await
     }
 
-    /// How the connection ends. In TLS 1.3 the client may think it open before it is turned away.
+    /// Returns how the connection ends. In TLS 1.3 the client may consider it open before it is rejected.
     async fn turned_away(&self, addr: SocketAddr) -> quinn::ConnectionError {
         match self.connect(addr).await {
             Ok(connection) => connection.closed().await,

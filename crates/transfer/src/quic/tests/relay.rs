@@ -1,4 +1,4 @@
-//! A network in between that loses what is too large, or everything.
+//! A network in between that drops large packets, or everything.
 
 use std::{
     net::UdpSocket,
@@ -8,7 +8,7 @@ use std::{
 
 use super::*;
 
-/// Passes packets between whoever sends to it and a server, as long as they are small enough.
+/// Relays packets between clients and a server, as long as they are small enough.
 pub(super) struct Relay {
     pub(super) addr: SocketAddr,
     front: UdpSocket,
@@ -20,7 +20,7 @@ impl Relay {
         Self::from(loopback(0), server, largest, |_| true)
     }
 
-    /// Reaches the server from the address `back`, and passes those of its answers that `passes`.
+    /// Uses the address `back` towards the server, and relays those of its answers that `passes` accepts.
     pub(super) fn from(back: SocketAddr, server: SocketAddr, largest: usize, passes: fn(&[u8]) -> bool) -> Self {
         let front = UdpSocket::bind(loopback(0)).unwrap();
         let back = UdpSocket::bind(back).unwrap();
@@ -65,12 +65,12 @@ impl Relay {
         Self { addr, front: kept, largest }
     }
 
-    /// Has the system refuse what comes from anywhere else, probes included.
+    /// Makes the system refuse packets from anywhere else, including probes.
     fn refuse_all_but(&self, client: SocketAddr) {
         self.front.connect(client).unwrap();
     }
 
-    /// Lets nothing through in either direction, or everything.
+    /// Drops everything in both directions, or nothing.
     fn let_through(&self, all: bool) {
         let largest = if all { 65_507 } else { 0 };
         self.largest.store(largest, Ordering::Relaxed);
@@ -114,11 +114,11 @@ async fn a_peer_that_vanishes_is_given_up_after_the_idle_timeout() {
     assert_serves(&b, &authority).await;
 }
 
-/// Long enough for a peer to be taken for gone, were its port closed: three times what that takes.
+/// Three times what it takes to notice that a peer is gone, if its port were closed.
 const STAND_STILL: Duration = Duration::from_secs(3);
 
-/// Something between answers probes in the peer's place: from the first on, and then not even silence is taken for the peer's
-/// end; or later, and the peer is heard of.
+/// Something in between answers probes in the peer's place. If it does so from the first probe on, even silence is not
+/// taken for the peer's end; if it does so later, the peer is heard of.
 #[tokio::test]
 async fn refused_probes_end_nothing_that_may_be_there() {
     let patient = QuicOptions { idle_timeout: 2 * PATIENCE, ..impatient() };
@@ -146,7 +146,7 @@ async fn refused_probes_end_nothing_that_may_be_there() {
         relay.let_through(true);
         at_a.sender.send(framed(b"still here")).await.unwrap();
         loop {
-            // Of an attempt that had too little time nothing comes.
+            // An attempt that ran out of time delivers nothing.
             let mut at_b = b.accept().await.unwrap();
             if let Ok(frame) = at_b.receiver.recv().await {
                 return assert_eq!(frame, &b"still here"[..]);
@@ -157,7 +157,7 @@ async fn refused_probes_end_nothing_that_may_be_there() {
     cases.await.expect("it comes");
 }
 
-/// The peer has vanished without a word, and is there again at once: nothing was heard of its port meanwhile.
+/// The peer has vanished without a notice, and is back at once, so that its port was never found closed.
 #[tokio::test]
 async fn a_restarted_peer_resets_the_connections_of_its_life_before() {
     let patient = QuicOptions { idle_timeout: 2 * PATIENCE, keep_alive: Duration::from_millis(100), ..impatient() };

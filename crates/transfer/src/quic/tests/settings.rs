@@ -1,4 +1,4 @@
-//! Settings: what is refused, what is clamped, and what follows from the path.
+//! Settings: which are refused, which are clamped, and which follow from the path.
 
 use quinn::udp::Transmit;
 

@@ -1,4 +1,4 @@
-//! What is said of rings in device memory.
+//! Messages about rings in device memory.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::path::ring;
 
-/// Which GPU: the driver's UUID.
+/// A GPU's UUID, as the driver reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct GpuId(pub [u8; 16]);
 
@@ -27,22 +27,22 @@ impl fmt::Debug for GpuId {
     }
 }
 
-/// What is said.
+/// A message of the negotiation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Word {
     /// A ring can be fetched.
     Offer(Offer),
-    /// The ring that was offered will not be fetched: our GPU is another, and does not reach it.
+    /// The offered ring will not be fetched, because this agent's GPU, named here, cannot access it.
     Elsewhere(GpuId),
 }
 
-/// Where a ring can be fetched, and where it lies.
+/// The place where a ring can be fetched, and its GPU.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Offer {
-    /// The GPU that its slots are on.
+    /// The GPU that holds the slots.
     pub gpu: GpuId,
-    /// How many bytes each of them has: the handover says how many there are.
+    /// The size of a slot in bytes. The handover tells how many slots there are.
     pub slot_bytes: u32,
-    /// Where to fetch it.
+    /// The place where the ring can be fetched.
     pub fetch: ring::Word,
 }

@@ -1,23 +1,23 @@
-//! Where an agent can be met by others of its host, and what has to be proved there.
+//! The address of an agent for others on its host, and the proof that it requires.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What is said: where a ring can be fetched.
+/// A message of the negotiation: the place where a ring can be fetched.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Word {
-    /// Where: nothing but a name of ours is ever connected to.
+    /// The socket's name. Only names of this form are ever connected to.
     pub socket: SocketName,
-    /// What has to be proved there.
+    /// The secret that must be proved there.
     pub token: Token,
 }
 
-/// 32 random bytes that both agents know from their mutually authenticated control connection, over which alone they are
-/// sent. One connection is made with it, and then it is spent.
+/// A secret of 32 random bytes for one connection between two agents of a host. It is sent only over their mutually
+/// authenticated control connection.
 ///
-/// It is never sent over the Unix socket: each side sends a keyed hash that only a holder can make,
-/// so that whoever listens on the name in the peer's place learns nothing.
+/// It is never sent over the Unix socket: each side sends a keyed hash that only a holder of the token can make. So a
+/// process that listens on the name in the peer's place learns nothing.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Token(pub [u8; 32]);
 
@@ -29,19 +29,19 @@ impl fmt::Debug for Token {
 
 /// The name of an agent's Unix socket in the abstract namespace: `transload-` and 32 hexadecimal digits.
 ///
-/// Abstract names belong to a network namespace, leave no file behind and are no secret; who may
-/// connect is decided by the peer's user and by a token.
+/// Abstract names belong to a network namespace, leave no file behind and are not secret. The peer's user and a token
+/// decide who may connect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct SocketName(String);
 
 impl SocketName {
-    /// The name with these digits.
+    /// Makes the name with these digits.
     pub fn of(digits: u128) -> Self {
         Self(format!("{PREFIX}{digits:032x}"))
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -49,7 +49,7 @@ impl SocketName {
 
 const PREFIX: &str = "transload-";
 
-/// A text that is no name of ours.
+/// The text is not a valid socket name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a socket is named {PREFIX} and 32 lower-case hexadecimal digits")]
 pub struct SocketNameError;

@@ -1,8 +1,8 @@
-//! How jobs reach the owner, and what becomes of them where it cannot be reached.
+//! How jobs reach the owner, and what happens if it cannot be reached.
 
 use super::*;
 
-/// A holder whose owner has too many connections already, and how long its job lasts.
+/// Makes a holder whose owner has too many connections. Returns also how long its job lasts.
 fn crowded(room_after: Duration) -> (Table, Duration) {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS)).unwrap();
@@ -56,7 +56,7 @@ fn notice_a_restarted_owner_at_once() {
     assert!(t.machine.is_idle(), "there is nobody to tell");
 }
 
-/// A crash is noticed late: until then the connection of the life that is over looks well.
+/// A crash is noticed late: until then, the connection of the past life looks intact.
 #[test]
 fn leave_a_life_that_the_ticket_shows_to_be_over() {
     let one_attempt = Options { attempts: 1, ..Options::default() };
@@ -90,7 +90,7 @@ fn leave_a_life_that_the_ticket_shows_to_be_over() {
     greet(&mut t, 2);
     assert!(matches!(t.said.last(), Some(Message::Pull(_))), "it is asked");
 
-    // Who answers now lives. If it is not whom the ticket means, nobody ever will be.
+    // The process that answers is alive. If it is not the one that the ticket means, that one is gone.
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     t.do_(|machine, now, _| machine.start(now, spec, BLOCKS)).unwrap();
     t.wait(secs(1));
@@ -128,7 +128,7 @@ fn give_up_on_who_cannot_be_reached() {
     assert_eq!(t.machine.gauges(), Gauges::default());
 }
 
-/// Silence is counted in time, however many attempts it takes; what is heard at once is counted in attempts.
+/// Silence is limited by time, in any number of attempts; quick failures are limited by their number.
 #[test]
 fn give_up_on_who_does_not_answer_for_so_long() {
     for (wait, silence, attempts) in [
@@ -157,8 +157,9 @@ fn give_up_on_who_does_not_answer_for_so_long() {
     }
 }
 
-/// Jobs that begin meanwhile have the owner dialled at once, and change nothing for earlier jobs: these are over after as many attempts
-/// as if there were no others, and at the same time. A job that begins after the owner was given up has a time of its own.
+/// Jobs that begin meanwhile have the owner dialled at once, and change nothing for earlier jobs: these end after as
+/// many attempts, and at the same time, as alone. A job that begins after the owner was given up gets its own time
+/// limit.
 #[test]
 fn give_up_in_time_whatever_begins_meanwhile() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
@@ -194,7 +195,7 @@ fn give_up_in_time_whatever_begins_meanwhile() {
     }
 }
 
-/// A ticket of an owner that has moved, and a job for it while the owner is dialled where it was.
+/// Makes a ticket of an owner that has moved, and a job for it while the owner is dialled at its old address.
 fn moved(options: Options) -> (Table, JobId) {
     let mut t = Table::lonely("holder", HOLDER, options);
     t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS)).unwrap();
@@ -207,7 +208,7 @@ fn moved(options: Options) -> (Table, JobId) {
     (t, id.unwrap())
 }
 
-/// An owner that is silent at one address has not been asked at another.
+/// An owner that was silent at one address has not been asked at another.
 #[test]
 fn dial_an_owner_that_has_moved_before_they_give_it_up() {
     let options = Options { connect_wait: secs(5), ..Options::default() };
@@ -220,7 +221,7 @@ fn dial_an_owner_that_has_moved_before_they_give_it_up() {
     assert!(matches!(&did[..], [Action::Connect(to)] if to.host == "elsewhere.example"), "{did:?}");
 }
 
-/// An error that sends somebody to an address which nobody was asked at misleads.
+/// An error must not name an address that was never dialled.
 #[test]
 fn name_only_addresses_that_were_asked() {
     let waiting = |t: &Table, id| match t.late(id) {

@@ -1,28 +1,27 @@
-//! Registers, and how bytes pass through them.
+//! Registers, and moving bytes through them.
 
 use std::arch::x86_64::*;
 
 /// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
 
-/// Bytes that are moved (and prefetched, and summed) at a time, where there are so many.
+/// Bytes that are moved (and prefetched, and summed) at a time, if there are as many.
 pub(super) const TURN: usize = 4 * LINE;
 
-/// A register.
+/// A register for moving bytes.
 ///
 /// # Safety
-/// All of its functions need the features of the register, and are inlined into a function that
-/// has them. Bytes are read and written as their pointers say; `stream` needs an aligned one.
+/// All functions need the features of the register, and are inlined into a function that has them. Bytes are read and
+/// written at the given pointers; `stream` needs an aligned one.
 pub(super) trait Register: Copy {
-    /// Reads a register's bytes.
     unsafe fn load(src: *const u8) -> Self;
-    /// Writes them into the caches.
+    /// Stores it into the caches.
     unsafe fn store(self, dst: *mut u8);
-    /// Writes them around the caches; `dst` is aligned to the register.
+    /// Stores it around the caches. `dst` is aligned to the register.
     unsafe fn stream(self, dst: *mut u8);
 
-    /// Moves `BYTES`, a multiple of the register's: up to four loads, then as many stores, so that
-    /// the stores that fill a line come in a row.
+    /// Moves `BYTES`, a multiple of the register's size: up to four loads, then as many stores, so that the stores that
+    /// fill a line are consecutive.
     #[inline(always)]
     unsafe fn copy<const AROUND: bool, const BYTES: usize>(src: *const u8, dst: *mut u8) {
         const { assert!(BYTES.is_multiple_of(size_of::<Self>())) };
@@ -89,19 +88,19 @@ register!(__m128i, _mm_loadu_si128, _mm_storeu_si128, _mm_stream_si128);
 register!(__m256i, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256);
 register!(__m512i, _mm512_loadu_si512, _mm512_storeu_si512, _mm512_stream_si512);
 
-/// Moves a few bytes: what is left before or behind whole lines, or a short odd chunk.
+/// Moves a few bytes: the rest before or after whole lines, or a short odd chunk.
 ///
 /// # Safety
 /// `len` bytes can be read at `src` and written at `dst`, which do not overlap.
 #[inline(always)]
 pub(super) unsafe fn scrap(src: *const u8, dst: *mut u8, len: usize) {
-    /// Moves `len` bytes in steps of `T`, the last of which may overlap the one before.
+    /// Moves `len` bytes in steps of `T`. The last step may overlap the one before.
     #[inline(always)]
     unsafe fn steps<T: Copy>(src: *const u8, dst: *mut u8, len: usize) {
         let last = len - size_of::<T>();
         let mut at = 0;
         while at < last {
-            // SAFETY: `at` and `last` leave room for a `T`; unaligned access is meant.
+            // SAFETY: `at` and `last` leave room for a `T`; the accesses are unaligned ones.
             unsafe { dst.add(at).cast::<T>().write_unaligned(src.add(at).cast::<T>().read_unaligned()) };
             at += size_of::<T>();
         }

@@ -1,28 +1,28 @@
-//! Prefetching what comes next, in program order.
+//! Prefetching in program order.
 
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 
 use super::super::Row;
 use super::register::{LINE, TURN};
 
-/// How many bytes the scout is ahead.
+/// The distance of the scout in bytes.
 ///
-/// Anything from 4 to 16 KiB does: long enough for the memory's latency, short enough that what was
-/// fetched is still in the second level of the cache when its turn comes.
+/// Anything from 4 to 16 KiB works: it is far enough for the memory's latency, and near enough that fetched lines are
+/// still in the second-level cache when they are needed.
 const AHEAD: usize = 8192;
 
-/// Goes [`AHEAD`] bytes ahead of a copy, at its pace, and prefetches; unless it is not `ON`, for
-/// bytes that were written just now, and does nothing at all.
+/// Runs [`AHEAD`] bytes ahead of a copy, at its pace, and prefetches. If it is not `ON`, for bytes that were written
+/// just now, it does nothing at all.
 pub(super) struct Scout<'a, const ON: bool> {
-    /// The rows that it has yet to enter.
+    /// The rows that it has not entered yet.
     rows: &'a [Row],
-    /// The chunk that it is in.
+    /// The current chunk.
     src: *const u8,
     run: usize,
     stride: usize,
-    /// How many chunks are left of its row, this one included; 0 behind the last row.
+    /// The number of chunks left in its row, including this one; 0 after the last row.
     chunks: usize,
-    /// Bytes of the chunk that lie behind; less than `run`.
+    /// The position in the chunk; less than `run`.
     at: usize,
 }
 
@@ -49,20 +49,20 @@ impl<'a, const ON: bool> Scout<'a, ON> {
         scout
     }
 
-    /// Where it is.
+    /// Returns its current address.
     #[inline(always)]
     pub(super) fn position(&self) -> *const u8 {
         self.src.wrapping_add(self.at)
     }
 
-    /// How many bytes it can go straight on, in whole turns, at most `most`. The last turn of a
-    /// chunk may be a short one.
+    /// Returns how many bytes ahead are contiguous, in whole turns, at most `most`. The last turn of a chunk may be
+    /// short.
     #[inline(always)]
     pub(super) fn straight(&self, most: usize) -> usize {
         if ON { most.min((self.run - self.at).next_multiple_of(TURN)) } else { most }
     }
 
-    /// Goes on so far, and into the next chunk at the end of this one.
+    /// Moves forward by `bytes`, and to the next chunk at the end of this one.
     #[inline(always)]
     pub(super) fn forward(&mut self, bytes: usize) {
         if ON {
@@ -73,7 +73,7 @@ impl<'a, const ON: bool> Scout<'a, ON> {
         }
     }
 
-    /// Prefetches a turn's bytes and goes on behind them.
+    /// Prefetches a turn, and moves past it.
     #[inline(always)]
     pub(super) fn turn(&mut self) {
         if ON {
@@ -85,7 +85,7 @@ impl<'a, const ON: bool> Scout<'a, ON> {
         }
     }
 
-    /// Prefetches a short chunk and goes on to the next.
+    /// Prefetches a short chunk, and moves to the next.
     #[inline(always)]
     pub(super) fn chunk(&mut self) {
         if ON {
@@ -96,7 +96,7 @@ impl<'a, const ON: bool> Scout<'a, ON> {
         }
     }
 
-    /// Goes on by some chunks, fetching none of them.
+    /// Moves past some chunks without prefetching them.
     pub(super) fn pass(&mut self, mut chunks: usize) {
         while ON && chunks >= self.chunks && self.chunks > 0 {
             chunks -= self.chunks;
@@ -108,10 +108,10 @@ impl<'a, const ON: bool> Scout<'a, ON> {
         }
     }
 
-    /// Prefetches a line into the second level of the cache.
+    /// Prefetches a line into the second-level cache.
     ///
-    /// Not into the first, whose few fill buffers the stores around the caches need: in chunks of
-    /// 512 B 10.8 instead of 8.1. Nor without temporal locality: 6.8.
+    /// The first-level cache is avoided because its few fill buffers are needed for the stores around the caches: in
+    /// chunks of 512 B that gives 10.8 instead of 8.1. A non-temporal prefetch gives 6.8.
     #[inline(always)]
     pub(super) fn prefetch(src: *const u8) {
         if ON {
@@ -131,7 +131,7 @@ impl<'a, const ON: bool> Scout<'a, ON> {
         }
     }
 
-    /// Enters the next row. Behind the last one it stays where it is, with no chunks left.
+    /// Enters the next row. After the last one it stays there, with no chunks left.
     #[cold]
     #[inline(never)]
     fn enter(&mut self) {

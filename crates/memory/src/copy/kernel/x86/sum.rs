@@ -1,12 +1,12 @@
-//! CRC-32C of bytes on their way.
+//! CRC-32C of bytes while they are moved.
 //!
-//! A state is the register of the bitwise algorithm: reflected, the first bit of the polynomial in
-//! bit 31, neither inverted before nor after. Two facts carry all of this: the state is linear, so
-//! that `state(a ++ b) = shift(state(a), len(b)) ^ state_from_0(b)`; and shifting by n bytes is a
-//! multiplication by `x^(8n)` modulo the polynomial. A carry-less product of two reflected words is
-//! `x` short, and the `crc32` instruction over it multiplies by `x^32` and reduces, so the constant
-//! for a shift by n bytes is `x^(8n - 33)`; see Gopal et al., "Fast CRC Computation for iSCSI
-//! Polynomial Using CRC32 Instruction" and "... Using PCLMULQDQ Instruction", Intel 2009 to 2011.
+//! A state is the register of the bitwise algorithm: reflected, with the first bit of the polynomial in bit 31, and
+//! inverted neither before nor after. The algorithms use two facts. The state is linear, so `state(a ++ b) =
+//! shift(state(a), len(b)) ^ state_from_0(b)`. And a shift by n bytes is a multiplication by `x^(8n)` modulo the
+//! polynomial. A carry-less product of two reflected words lacks a factor `x`, and the `crc32` instruction on it
+//! multiplies by `x^32` and reduces, so the constant for a shift by n bytes is `x^(8n - 33)`; see Gopal et al., "Fast
+//! CRC Computation for iSCSI Polynomial Using CRC32 Instruction" and "... Using PCLMULQDQ Instruction", Intel 2009 to
+//! 2011.
 
 use std::arch::x86_64::*;
 
@@ -15,24 +15,24 @@ use super::register::{LINE, TURN};
 /// A running sum.
 ///
 /// # Safety
-/// Its functions need the features of the sum, and are inlined into a function that has them; they
-/// read bytes as told.
+/// All functions need the features of the sum, and are inlined into a function that has them. They read the given
+/// bytes.
 pub(super) trait Sum {
-    /// Whether it sums at all.
+    /// Whether it computes a sum at all.
     const SUMS: bool;
 
-    /// Goes on from a state.
+    /// Continues from a state.
     unsafe fn from(state: u32) -> Self;
     /// Adds [`TURN`] bytes.
     unsafe fn turn(&mut self, src: *const u8);
-    /// Adds a [`LINE`].
+    /// Adds one [`LINE`].
     unsafe fn line(&mut self, src: *const u8);
-    /// Adds any number of bytes, less than a line best.
+    /// Adds any number of bytes, preferably less than a line.
     unsafe fn bytes(&mut self, src: *const u8, len: usize);
-    /// The state with all that was added.
+    /// Returns the state after everything that was added.
     unsafe fn state(&mut self) -> u32;
 
-    /// Adds what is less than a turn.
+    /// Adds less than a turn.
     #[inline(always)]
     unsafe fn rest(&mut self, src: *const u8, len: usize) {
         let mut at = 0;
@@ -47,7 +47,7 @@ pub(super) trait Sum {
     }
 }
 
-/// No sum.
+/// Computes no sum.
 pub(super) struct NoSum;
 
 impl Sum for NoSum {
@@ -71,7 +71,8 @@ impl Sum for NoSum {
     unsafe fn rest(&mut self, _: *const u8, _: usize) {}
 }
 
-/// A sum by the `crc32` instruction, lines side by side since it has a latency of 3.
+/// A sum with the `crc32` instruction. It works on several lines side by side, since the instruction has a latency of
+/// 3.
 ///
 /// Needs SSE 4.2 and PCLMULQDQ.
 pub(super) struct Stepped(u32);
@@ -123,24 +124,24 @@ impl Sum for Stepped {
     }
 }
 
-/// A sum by carry-less multiplication of whole lines.
+/// A sum with carry-less multiplication of whole lines.
 ///
-/// What came before is held as 256 bytes that have the same sum, and each new line is added to the
-/// oldest of these four lines, shifted by 256 bytes. So there is little to do per line (12 % of the
-/// time of 512 B chunks, next to nothing in long ones), as long as whole lines come: a shorter piece
-/// reduces the held bytes to a state first, at the cost of about two turns.
+/// Earlier bytes are represented by 256 bytes with the same sum. Each new line is added to the oldest of these four
+/// lines, shifted by 256 bytes. That is little work per line (12 % of the time of 512 B chunks, next to nothing in long
+/// ones), as long as whole lines are added. A shorter piece first reduces the held bytes to a state, at the cost of
+/// about two turns.
 ///
-/// Needs AVX-512 F and VPCLMULQDQ, and what [`Stepped`] needs.
+/// Needs AVX-512 F, VPCLMULQDQ, and the features of [`Stepped`].
 pub(super) struct Folded {
-    /// The oldest line first.
+    /// The held lines, the oldest first.
     held: [__m512i; 4],
-    /// Whether anything is held; if not, all is in `sum`.
+    /// Whether any line is held; otherwise everything is in `sum`.
     holds: bool,
     sum: Stepped,
 }
 
 impl Folded {
-    /// A line's bytes; the state, if nothing is held yet, goes into the first of them.
+    /// Loads one line, and XORs the running state into its first bytes if no line is held yet.
     #[inline(always)]
     unsafe fn take(&mut self, src: *const u8) -> __m512i {
         // SAFETY: the caller vouches for a line's bytes and the features.
@@ -156,7 +157,7 @@ impl Folded {
         }
     }
 
-    /// Adds `old`, 256 bytes on, to `new`.
+    /// Adds `old`, shifted by 256 bytes, to `new`.
     #[inline(always)]
     unsafe fn fold(old: __m512i, new: __m512i) -> __m512i {
         // SAFETY: the caller vouches for the features.
@@ -168,10 +169,10 @@ impl Folded {
         }
     }
 
-    /// Reduces what is held to a state.
+    /// Reduces the held lines to a state.
     #[inline(always)]
     unsafe fn settle(&mut self) {
-        /// Apart, since it is seldom needed in whole lines, but in every kernel's every loop.
+        /// Not inlined: it is seldom needed for whole lines, but would be in every loop of every kernel.
         #[inline(never)]
         #[target_feature(enable = "sse4.2,pclmulqdq")]
         unsafe fn turn(sum: &mut Stepped, held: *const u8) {
@@ -213,7 +214,7 @@ impl Sum for Folded {
 
     #[inline(always)]
     unsafe fn line(&mut self, src: *const u8) {
-        // SAFETY: as above. Zeros before the first bytes change no sum that starts from 0.
+        // SAFETY: as above. Zeros before the first bytes do not change a sum that starts from 0.
         unsafe {
             let [a, b, c, d] = if self.holds { self.held } else { [_mm512_setzero_si512(); 4] };
             let line = self.take(src);
@@ -245,14 +246,14 @@ impl Sum for Folded {
 /// The truth table of `a ^ b ^ c`.
 const XOR: i32 = 0x96;
 
-/// Eight bytes, wherever they are.
+/// Reads eight bytes at any address.
 #[inline(always)]
 unsafe fn word(src: *const u8) -> u64 {
     // SAFETY: the caller vouches for the bytes.
     unsafe { src.cast::<u64>().read_unaligned() }
 }
 
-/// The sum of a line, from 0.
+/// Returns the sum of a line, from the state 0.
 #[inline(always)]
 unsafe fn line_sum(src: *const u8) -> u32 {
     let mut sum = 0;
@@ -263,7 +264,7 @@ unsafe fn line_sum(src: *const u8) -> u32 {
     sum as u32
 }
 
-/// A state, so many bytes on.
+/// Shifts a state by a number of bytes, given as the constant `by`.
 #[inline(always)]
 unsafe fn shift(state: u32, by: u32) -> u32 {
     // SAFETY: the caller vouches for the features.
@@ -277,10 +278,10 @@ unsafe fn shift(state: u32, by: u32) -> u32 {
 const BY_LINE: u32 = by_bytes(LINE);
 const BY_TWO_LINES: u32 = by_bytes(2 * LINE);
 const BY_TURN: u32 = by_bytes(TURN);
-/// For the first eight of each sixteen bytes, which have eight more to go.
+/// The constant for the first eight of each sixteen bytes, which are shifted by eight more.
 const BY_TURN_AND_WORD: u32 = by_bytes(TURN + 8);
 
-/// The constant of a shift by `n` bytes, at least 5: `x^(8n - 33)` modulo the polynomial.
+/// Returns the constant of a shift by `n` bytes, at least 5: `x^(8n - 33)` modulo the polynomial.
 const fn by_bytes(n: usize) -> u32 {
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     let mut value: u32 = 1 << 31;

@@ -11,7 +11,7 @@ const TOKENS: u64 = 16;
 const BYTES: u64 = TOKENS * 32;
 const TRANSFER: TransferId = TransferId([7; 16]);
 
-/// Transfers of an agent that has nothing else.
+/// The transfers of an agent without anything else.
 struct Stand {
     transfers: Transfers,
     events: mpsc::UnboundedReceiver<DataEvent>,
@@ -37,7 +37,7 @@ impl Stand {
         Self { transfers: Transfers::new(memories, sender), events, plans, peer, counters: Counters::default() }
     }
 
-    /// Begins to bind a block, for a transfer that always has the same number.
+    /// Begins to bind a block, for a transfer that always has the same id.
     fn begin(&mut self, block: u8) {
         self.begin_as(block, Side::Source, true);
     }
@@ -72,7 +72,7 @@ impl Stand {
         self.transfers.fence(TRANSFER, &mut self.counters);
     }
 
-    /// A stream wants in.
+    /// Asks to admit a stream.
     fn admit(&mut self) -> oneshot::Receiver<Landing> {
         let (answer, admitted) = oneshot::channel();
         let counters = &mut self.counters;
@@ -80,14 +80,14 @@ impl Stand {
         admitted
     }
 
-    /// How many bytes may be sent, once the route is bound.
+    /// Returns how many bytes may be sent, once the route is bound.
     fn may_send(&self) -> Option<u64> {
         let (_, outgoing) = self.transfers.outgoing(TRANSFER)?;
         let parts = std::iter::from_fn(|| outgoing.ready_part());
         Some(parts.map(|part| part.bytes()).sum())
     }
 
-    /// What binding has given, and for which transfer.
+    /// Returns the result of binding, with its transfer.
     async fn bound(&mut self) -> (u64, BoundRoute) {
         loop {
             match self.events.recv().await.unwrap() {
@@ -98,14 +98,14 @@ impl Stand {
         }
     }
 
-    /// Has the transfer go on, if it is its own route that is bound.
+    /// Continues the transfer, if its own route is bound.
     fn go_on(&mut self, (number, bound): (u64, BoundRoute)) {
         let counters = &mut self.counters;
         let path = self.transfers.bound(TRANSFER, number, bound, counters);
         assert_eq!(path, Ok(None), "no path was chosen");
     }
 
-    /// What the transfer reads, once that is known.
+    /// Returns the memory that the transfer reads, once that is known.
     fn reads(&self) -> Option<Vec<u8>> {
         let (_, outgoing) = self.transfers.outgoing(TRANSFER)?;
         let mut bytes = vec![0; BYTES as usize];
@@ -122,8 +122,8 @@ impl Stand {
     }
 }
 
-/// Whoever asks chooses the number of a transfer, and may choose one again: what was bound for the one before, which
-/// was given up, leads into blocks of a lease that is over.
+/// A peer chooses the id of a transfer, and may reuse one. The route bound for the earlier transfer, which was given
+/// up, refers to blocks of a lease that is over.
 #[tokio::test]
 async fn are_bound_each_by_its_own_and_not_by_the_one_before_of_that_number() {
     let mut stand = Stand::new();
@@ -144,7 +144,7 @@ async fn are_bound_each_by_its_own_and_not_by_the_one_before_of_that_number() {
     assert_eq!(stand.reads(), Some(right));
 }
 
-/// Streams of ours are told of by a task of their own, which may be late.
+/// A separate task reports on our streams, and may be late.
 #[tokio::test]
 async fn have_each_a_number_of_its_own() {
     let mut stand = Stand::new();
@@ -205,7 +205,7 @@ async fn turn_streams_away_when_they_are_fenced_meanwhile() {
     assert!(!stand.transfers.under_way.contains_key(&TRANSFER));
 }
 
-/// What becomes readable before a route is bound is read afterwards, and nothing else.
+/// Bytes that become readable before the route is bound are read afterwards, and no others.
 #[tokio::test]
 async fn keep_in_mind_what_may_be_read() {
     for (ready, tokens, sent) in [(false, 0, 0), (true, TOKENS - 1, 0), (true, TOKENS, BYTES)] {

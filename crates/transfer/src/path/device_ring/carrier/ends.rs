@@ -1,4 +1,4 @@
-//! How the two ends of a ring get hold of its memory.
+//! Setting up the memory of a ring, at both ends.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -14,19 +14,19 @@ use transload_cuda::Gpu;
 use transload_cuda::internal::shuttle::{Shuttle, Slots};
 use transload_plan::ids::AgentId;
 
-/// How long the driver may take to make one: as long as a peer has for a step.
+/// The time limit for the driver to make a ring's memory: as long as a peer has for a step.
 const MADE_WITHIN: Duration = Duration::from_secs(2);
 
-/// The most device memory of a ring that a peer offers.
+/// The most device memory of a ring that is accepted from a peer.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Its host memory: a page for the record of each slot.
+/// Returns the shape of its host memory: a page for the record of each slot.
 const fn shape(slots: u32) -> Result<RingShape, ShapeError> {
     RingShape::new(slots, 4096)
 }
 
-/// Makes a ring on a GPU, hands it over, and gives the end to send over. A peer that empties no slot for `stall` fails the
-/// transfer that waits for it, and the ring.
+/// Makes a ring on a GPU, hands it over, and returns the sending end. If a peer empties no slot for `stall`, the
+/// waiting transfer and the ring fail.
 ///
 /// # Errors
 /// [`SendError::Path`].
@@ -40,11 +40,11 @@ pub async fn offer(connection: Connection, gpu: &Gpu, stall: Duration) -> Result
     send::start(producer.map_err(path)?, shuttle, stall).map_err(path)
 }
 
-/// Takes a ring that `peer` has on this GPU, with slots of so many bytes, and receives from it. To be called inside a tokio
-/// runtime.
+/// Accepts a ring that `peer` offers on this GPU, with slots of `slot_bytes` bytes, and receives from it. Must be
+/// called inside a tokio runtime.
 ///
 /// # Errors
-/// [`HandoverError::More`]: its memory is none of the GPU, or is too small, or is more than is mapped.
+/// [`HandoverError::More`] if its memory is not the GPU's, is too small, or is larger than allowed.
 pub async fn accept(
     connection: Connection,
     gpu: &Gpu,
@@ -65,7 +65,7 @@ fn path(why: impl std::error::Error + Send + Sync + 'static) -> SendError {
     SendError::Path(why.into())
 }
 
-/// What a peer says of its ring, if that can be.
+/// Checks the shape that a peer states.
 fn check(of: RingShape, slot_bytes: u32) -> Result<Slots, String> {
     let (count, bytes) = (of.slots(), slot_bytes);
     let total = u64::from(count) * u64::from(bytes);

@@ -1,4 +1,4 @@
-//! Rings in device memory as an agent has them: offered, fetched, sent over and received from.
+//! Rings in device memory on a connection: offering, fetching, sending and receiving.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Kind for OnGpu {
         encode(&Word::Offer(Offer { gpu: self.id, slot_bytes: Slots::OF_A_RING.bytes, fetch }))
     }
 
-    /// Its memory is made only once the peer is there.
+    /// The memory is allocated only when the peer has connected.
     async fn hand_over(self, expected: Expected) -> Result<RingOut, Ending> {
         let connection = guest(expected).await?;
         let offered = ends::offer(connection, &self.gpu, self.stall).await;

@@ -28,7 +28,7 @@ pub(crate) struct DeviceRing {
 }
 
 impl DeviceRing {
-    /// For an agent whose memory is all on this GPU.
+    /// Makes the path for an agent whose memory is all on this GPU.
     pub(crate) fn new(gpu: &Gpu) -> Self {
         Self { gpu: gpu.clone() }
     }
@@ -59,9 +59,9 @@ impl Provider for DeviceRing {
 }
 
 struct Local {
-    /// Where peers of this host connect.
+    /// The socket to which peers of this host connect.
     listener: Arc<Listener>,
-    /// The other GPUs that ours reaches.
+    /// Other GPUs whose memory this GPU can access.
     reached: Vec<GpuId>,
     rings: OnGpu,
 }

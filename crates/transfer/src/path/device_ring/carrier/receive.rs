@@ -1,7 +1,7 @@
 //! Receiving over a ring in device memory.
 //!
-//! Slots are emptied by the GPU, as many at a time as have come, and given back in order. A stream ends when the last of its slots
-//! is empty, and has the sum that the sender says.
+//! The GPU empties slots, all that have arrived at a time, and they are released in order. A stream ends when the last
+//! of its slots is empty and its sum matches the sender's.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,7 +18,7 @@ use transload_memory::copy::Crc32c;
 use transload_plan::ids::AgentId;
 use transload_wire::internal::stream::{HEADER, TRAILER};
 
-/// Receives all streams of a ring that `peer` fills, until the ring is gone. To be called inside a tokio runtime.
+/// Receives all streams of a ring that `peer` fills, until the ring is gone. Must be called inside a tokio runtime.
 pub(super) fn serve(
     receiver: Receiver,
     mut consumer: Consumer,
@@ -39,39 +39,38 @@ pub(super) fn serve(
     RingIn::start(consumer.doorbell(), move || emptier.receive(&mut consumer))
 }
 
-/// The thread's end of the ring.
+/// The state of the ring's thread.
 struct Emptier {
     receiver: Receiver,
     runtime: Handle,
     shuttle: Shuttle,
     slot_bytes: u32,
     peer: AgentId,
-    /// How many streams have begun.
+    /// The number of streams that have begun.
     begun: u64,
-    /// Those that have not ended, in order. All but the last wait for slots that are being emptied.
+    /// Streams that have not ended, in order. All but the last wait for slots that are being emptied.
     streams: VecDeque<Stream>,
-    /// The slots that are being emptied, in order.
+    /// Slots that are being emptied, in order.
     emptying: VecDeque<Emptying>,
 }
 
 struct Stream {
-    /// Our own, since tags are the peer's.
+    /// This end's own number, since tags are chosen by the peer.
     number: u64,
     tag: u64,
-    /// Where in it the next slot has to be.
+    /// The expected position of the next slot in the stream.
     position: u64,
-    /// Whether no more of it comes.
+    /// Whether no more of it will arrive.
     over: bool,
     arriving: InStream,
 }
 
 /// A slot that the GPU empties.
 struct Emptying {
-    /// The number of the stream.
     stream: u64,
     summed: Operation<Crc32c>,
     trailer: Option<[u8; TRAILER]>,
-    /// Its record, which keeps the slot from being given back.
+    /// The slot's record, which keeps the slot from being released.
     _kept: Stretch,
 }
 
@@ -99,14 +98,14 @@ impl Emptier {
         ended
     }
 
-    /// Has the GPU empty a slot, unless nobody wants it.
+    /// Has the GPU empty a slot, unless its stream is not wanted.
     fn take(&mut self, slot: &ReadWindow<'_>) -> Result<Option<Emptying>, RingError> {
         let record = Record::read(slot, self.slot_bytes)?;
         if let Some(header) = &record.header {
             self.begin(slot.tag(), header);
         }
         let expected = (slot.tag(), slot.offset());
-        // What belongs to no stream was given up by one of the two sides.
+        // A slot without a current stream belongs to one that either side has given up.
         let mut stream = match self.streams.pop_back() {
             Some(stream) if !stream.over && (stream.tag, stream.position) == expected => stream,
             other => {
@@ -114,7 +113,7 @@ impl Emptier {
                 return Ok(None);
             }
         };
-        // Looked at for each slot, so that the fence never waits for the ring.
+        // Checked for each slot, so that the fence never waits for the ring.
         let intake = &mut stream.arriving.intake;
         let Some(inside) = intake.enter() else {
             return Ok(None);
@@ -126,19 +125,19 @@ impl Emptier {
                 return Ok(None);
             }
         };
-        // SAFETY: nobody writes to it, nor reads.
-        let kept = unsafe { slot.lend(0, slot.len()) }?;
+        // SAFETY: the lent bytes are neither written nor read.
+        let lent = unsafe { slot.lend(0, slot.len()) }?;
         let (sum, completion) = Operation::new(&inside);
-        let told = move |sum: Result<_, _>| completion.complete(sum.map_err(RegionError::from));
-        self.shuttle.scatter(slot.index(), &moved, record.body, Box::new(told));
+        let on_sum = move |sum: Result<_, _>| completion.complete(sum.map_err(RegionError::from));
+        self.shuttle.scatter(slot.index(), &moved, record.body, Box::new(on_sum));
         let number = stream.number;
         stream.position += u64::from(record.body);
         stream.over = record.trailer.is_some();
         self.streams.push_back(stream);
-        Ok(Some(Emptying { stream: number, summed: sum, trailer: record.trailer, _kept: kept }))
+        Ok(Some(Emptying { stream: number, summed: sum, trailer: record.trailer, _kept: lent }))
     }
 
-    /// Reads a header and asks where the bytes go. If the sender has given a stream up, it goes on to the next.
+    /// Reads a header and asks for the stream's landing. A sender that gives up a stream goes on to the next.
     fn begin(&mut self, tag: u64, header: &[u8; HEADER]) {
         if let Some(last) = self.streams.back_mut() {
             last.over = true;
@@ -157,7 +156,7 @@ impl Emptier {
         let Some(Emptying { stream: number, summed: sum, trailer, _kept }) = self.emptying.pop_front() else {
             return;
         };
-        // Also where the fence is up by now: the slot is in use for so long.
+        // Awaited even if the fence is raised by now, since the slot is in use until then.
         let sum = self.runtime.block_on(sum);
         let Some(at) = self.streams.iter().position(|s| s.number == number) else {
             return;
@@ -178,7 +177,7 @@ impl Emptier {
         }
     }
 
-    /// Ends a stream of which no more comes, and of which all is there that has come.
+    /// Ends a stream of which no more will arrive and all slots are empty.
     fn end_if_over(&mut self, number: u64) {
         let is_emptied = |emptying: &VecDeque<Emptying>| emptying.iter().all(|slot| slot.stream != number);
         let at = self.streams.iter().position(|s| s.number == number && s.over);

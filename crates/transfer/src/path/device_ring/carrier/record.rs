@@ -1,34 +1,34 @@
-//! What a slot of host memory says of its slot of device memory.
+//! The record of a device memory slot, which lies in a slot of host memory.
 
 use crate::path::ring::carrier::staging::{ReadWindow, RingError, WriteWindow};
 use transload_wire::internal::stream::{HEADER, TRAILER};
 
-/// How many bytes of a stream lie in device memory, and what stands before and behind them.
+/// The number of a stream's bytes in device memory, with the stream's header and trailer around them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// From the start of the slot on.
+    /// The number of bytes from the start of the slot on.
     pub(super) body: u32,
-    /// Where the stream begins.
+    /// The header, if the stream begins here.
     pub(super) header: Option<[u8; HEADER]>,
-    /// Where it ends.
+    /// The trailer, if the stream ends here.
     pub(super) trailer: Option<[u8; TRAILER]>,
 }
 
-/// Length of the number that comes first.
+/// The length of the number at the beginning.
 const BODY: usize = 4;
 
 impl Record {
-    /// Writes it to the start of a slot, and says how long it is.
+    /// Writes the record to the start of a slot, and returns its length.
     pub(super) fn write(&self, slot: &mut WriteWindow<'_>) -> usize {
         let mut bytes = self.body.to_le_bytes().to_vec();
         bytes.extend(self.header.iter().flatten());
         bytes.extend(self.trailer.iter().flatten());
-        // A page has room for it.
+        // A page has enough room for it.
         let _ = slot.put(0, &bytes);
         bytes.len()
     }
 
-    /// Reads one that a peer has written, each byte once. `most` is what a slot holds.
+    /// Reads a peer's record, each byte once. `most` is the size of a slot in device memory.
     pub(super) fn read(slot: &ReadWindow<'_>, most: u32) -> Result<Self, RingError> {
         let begins = slot.offset() == 0;
         let short = BODY + if begins { HEADER } else { 0 };
@@ -39,7 +39,7 @@ impl Record {
         };
         let mut bytes = [0; BODY + HEADER + TRAILER];
         let bytes = &mut bytes[..len];
-        // As many are there as it says.
+        // The slot has that many bytes, as just checked.
         let _ = slot.get(0, bytes);
         let (body, rest) = bytes.split_at(BODY);
         let (header, rest) = rest.split_at(short - BODY);

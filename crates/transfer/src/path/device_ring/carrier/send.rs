@@ -1,6 +1,6 @@
 //! Sending over a ring in device memory.
 //!
-//! Slots are filled by the GPU, as many at a time as are free, and published in order, each when its bytes and their sum are
+//! The GPU fills slots, all that are free at a time. They are published in order, each when its bytes and their sum are
 //! there.
 
 use std::collections::VecDeque;
@@ -16,7 +16,6 @@ use transload_cuda::internal::shuttle::{Shuttle, Slots};
 use transload_memory::copy::Crc32c;
 use transload_wire::internal::stream::StreamTrailer;
 
-/// A ring to send over.
 pub(super) fn start(producer: Producer, shuttle: Shuttle, stall: Duration) -> io::Result<RingOut> {
     let ring = producer.doorbell();
     let mut filler = Filler { producer, shuttle, stall, tag: 0, filling: VecDeque::new() };
@@ -25,14 +24,14 @@ pub(super) fn start(producer: Producer, shuttle: Shuttle, stall: Duration) -> io
     })
 }
 
-/// The thread's end of the ring.
+/// The state of the ring's thread.
 struct Filler {
     producer: Producer,
     shuttle: Shuttle,
     stall: Duration,
-    /// Number of the next stream.
+    /// The number of the next stream.
     tag: u64,
-    /// The slots that are being filled, in order, all of one transfer.
+    /// Slots that are being filled, in order, all of one transfer.
     filling: VecDeque<Filling>,
 }
 
@@ -41,36 +40,37 @@ struct Filling {
     sum: Operation<Crc32c>,
     part: Part,
     tag: u64,
-    /// Which of the part's bytes.
+    /// The position of its bytes in the part.
     at: u64,
     len: u32,
 }
 
-/// A part that has begun.
 struct Begun {
     part: Part,
     tag: u64,
     cursor: RouteCursor,
 }
 
-/// Why a transfer does not go on.
+/// The reason why a transfer does not continue.
 enum Stop {
-    /// The fence came up.
+    /// The fence was raised.
     Fenced,
     Failed(Option<u32>, SendError),
 }
 
 impl Filler {
-    /// Carries a part, and more that are ready.
+    /// Carries a part, and further ones that are ready.
     fn carry(&mut self, turn: &Turn, inside: &Inside) {
         let stop = self.carry_parts(turn, inside);
-        // The GPU may still fill slots of a transfer that has stopped; the next one may not have them before.
+        // The GPU may still fill slots of a transfer that has stopped. The next transfer must not get them before that
+        // ends.
         for left in self.filling.drain(..) {
             let _ = turn.runtime.block_on(left.sum);
         }
         if let Err(Stop::Failed(stream, error)) = stop {
             if let SendError::Path(_) = error {
-                // It is of no more use to anybody. Before the news, so that who hears of it can tell this ring from the next.
+                // The ring cannot be used any more. It is closed before the failure is reported, so that this ring can
+                // be distinguished from its successor.
                 self.producer.doorbell().hang_up();
             }
             turn.outgoing.fail(stream, error);
@@ -120,7 +120,7 @@ impl Filler {
         Ok(Begun { part, tag, cursor })
     }
 
-    /// Has the GPU fill one more slot, and says whether there was one.
+    /// Has the GPU fill one more slot. Returns whether there was one.
     fn fill(&mut self, begun: &mut Begun, turn: &Turn, inside: &Inside) -> Result<bool, Stop> {
         let Begun { part, tag, cursor } = begun;
         let failed = |error: SendError| Stop::Failed(Some(part.stream), error);
@@ -135,14 +135,14 @@ impl Filler {
         let moved = cursor.pass_on_gpu(len as usize, inside);
         let moved = moved.map_err(|error| failed(error.into()))?;
         let (sum, completion) = Operation::new(inside);
-        let told = move |sum: Result<_, _>| completion.complete(sum.map_err(RegionError::from));
-        self.shuttle.gather(slot, &moved, len, Box::new(told));
+        let on_sum = move |sum: Result<_, _>| completion.complete(sum.map_err(RegionError::from));
+        self.shuttle.gather(slot, &moved, len, Box::new(on_sum));
         turn.outgoing.count_read(len.into());
         self.filling.push_back(Filling { sum, part: part.clone(), tag: *tag, at, len });
         Ok(true)
     }
 
-    /// Waits for the GPU, and publishes a slot. `sum` is that of its stream.
+    /// Waits for the GPU, and publishes a slot. `sum` is the sum of its stream so far.
     fn publish(&mut self, filling: Filling, sum: &mut Crc32c, turn: &Turn, inside: &Inside) -> Result<(), Stop> {
         let Filling { part, tag, at, len, .. } = filling;
         let failed = |error: SendError| Stop::Failed(Some(part.stream), error);

@@ -21,10 +21,10 @@ use transload_wire::internal::negotiation::{Ending, Negotiation, Order, Way, dec
 
 pub use send::LaneOut;
 
-/// How long a lane may take to be there.
+/// The time limit for establishing a lane.
 const LANES_WITHIN: Duration = Duration::from_secs(10);
 
-/// How much earlier a peer that leaves may close its lanes than its connection, whose end is no failure.
+/// How much earlier a leaving peer may close its lanes than its connection. A link that ends so early has not failed.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The path over the network.
@@ -64,9 +64,9 @@ impl Carrier for Network {
 /// The lanes of one connection.
 struct LaneLink {
     shared: Arc<Shared>,
-    /// Where the peer's control connection is.
+    /// The address of the peer's control connection.
     address: SocketAddr,
-    /// Makes the lanes, or has them made.
+    /// The task that accepts or connects the lanes.
     task: Option<JoinHandle<()>>,
 }
 
@@ -77,13 +77,13 @@ struct Shared {
 }
 
 impl Shared {
-    /// A lane is there: streams come over it, and transfers that wait go over it.
+    /// Adds a lane: its streams are received, and waiting transfers use it.
     fn add(self: &Arc<Self>, lane: Lane) {
         if !self.lanes.add(LaneOut::new(lane.clone(), &self.host.data)) {
             return;
         }
         self.host.receiver.serve(&lane);
-        // When it is lost, so is the connection.
+        // The loss of a lane ends the connection.
         let (this, watched) = (self.clone(), lane.clone());
         self.host.endpoints.spawn_control(async move {
             let lost = watched.closed().await;
@@ -112,7 +112,7 @@ impl Link for LaneLink {
                 let nonce = *session.token();
                 let ports = endpoints.lane_ports().into_iter().take(lanes.into());
                 let ports = ports.collect();
-                // The session lives as long as this, so it must not outlive the link.
+                // The session lives as long as the task, so the task must not outlive the link.
                 self.task = Some(endpoints.spawn_control(accept(session, lanes, shared.clone())));
                 shared.reporter.offered(encode(&Word::Offer { ports, nonce }));
             }
@@ -127,7 +127,7 @@ impl Link for LaneLink {
         }
     }
 
-    /// Over all lanes that are there, and those that are still coming.
+    /// Carries a transfer over all lanes, including those that are still being established.
     fn carry(&mut self, outgoing: &Outgoing) {
         self.shared.lanes.carry(outgoing);
     }
@@ -146,7 +146,6 @@ impl Drop for LaneLink {
     }
 }
 
-/// Accepts the lanes of a session.
 async fn accept(mut session: LaneSession, lanes: u16, shared: Arc<Shared>) {
     for _ in 0..lanes {
         let Some(lane) = session.accept().await else {

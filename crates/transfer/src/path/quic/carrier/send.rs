@@ -8,7 +8,7 @@ use crate::quic::{CloseCode, Lane};
 use transload_memory::copy::Crc32c;
 use transload_wire::internal::stream::StreamTrailer;
 
-/// A lane to send over, and its buffers. Clones are the same lane.
+/// A lane for sending, with its buffers. Clones refer to the same lane.
 #[derive(Clone, Debug)]
 pub struct LaneOut {
     lane: Lane,
@@ -16,20 +16,20 @@ pub struct LaneOut {
 }
 
 impl LaneOut {
-    /// A lane with buffers of its own, as many as the options say.
+    /// Makes a sender for a lane, with as many buffers as the options say.
     #[must_use]
     pub fn new(lane: Lane, options: &DataOptions) -> Self {
         Self { lane, pool: BufferPool::new(options.buffers, options.buffer_bytes) }
     }
 
-    /// The lane.
+    /// Returns the lane.
     #[must_use]
     pub fn lane(&self) -> &Lane {
         &self.lane
     }
 
-    /// Carries parts of a transfer, on the lane's thread, until none is left. To be called on each
-    /// lane that shall take part.
+    /// Carries parts of a transfer, on the lane's thread, until none is left. Must be called on each lane that is to
+    /// take part.
     pub fn carry(&self, outgoing: &Outgoing) {
         let Some(inside) = outgoing.enter() else {
             return;
@@ -44,7 +44,7 @@ impl LaneOut {
 
     async fn carry_part(&self, outgoing: &Outgoing, part: &Part, inside: &Inside) {
         let stream = part.stream;
-        // When it is dropped, or fails, the stream is reset.
+        // A stream that is dropped or fails is reset.
         match inside.unless_raised(self.write(outgoing, part, inside)).await {
             None => {}
             Some(Err(error)) => outgoing.fail(Some(stream), error),
@@ -78,13 +78,13 @@ impl LaneOut {
         }
         let trailer = StreamTrailer { length: part.bytes(), crc: sum.value() };
         stream.send_all(&trailer.encode()).await?;
-        // What was read is in buffers of our own: nobody waits until it has arrived.
+        // Our own buffers hold what was read, so nothing needs to wait for the acknowledgement.
         drop(stream.finish()?);
         Ok(())
     }
 
     async fn gather(&self, cursor: &mut RouteCursor, sum: &mut Crc32c, inside: &Inside) -> Result<Bytes, SendError> {
-        // First: a device that stands still must not hold up others that wait for buffers.
+        // Awaited before taking a buffer: a stalled device must not hold up others that wait for buffers.
         let len = cursor.ready(self.pool.buffer_bytes(), inside).await?;
         let mut buffer = self.pool.take().await;
         cursor.gather(&mut buffer[..len], sum, inside).await?;

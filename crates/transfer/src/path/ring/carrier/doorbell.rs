@@ -1,9 +1,8 @@
-//! A connected Unix socket as doorbell and sign of life.
+//! A connected Unix socket as a doorbell and sign of life.
 //!
-//! Bytes never travel here once the handover is done; a message means "look again". A socket and
-//! no eventfd, for three reasons: its hang-up is the death of the peer, seen by the same `poll`;
-//! each end is an open file of its own, so that no peer can clear `O_NONBLOCK` under us; and
-//! shutting it down from another thread ends every wait on both sides.
+//! After the handover no data is sent on it; a message means "look again". A socket is used instead of an eventfd for
+//! three reasons: the peer's death hangs it up, which the same `poll` sees; each end is an open file of its own, so
+//! that a peer cannot clear our `O_NONBLOCK`; and shutting it down from another thread ends every wait on both sides.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,16 +14,16 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
-/// What ended a wait.
+/// The reason why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
-    /// The peer rang, or a signal came, or time is up: look again.
+    /// The peer rang, a signal came, or the time is up: look again.
     LookAgain,
-    /// The socket was hung up, by the peer's death or from this side.
+    /// The socket was hung up, by the peer, its death, or this side.
     HungUp,
 }
 
-/// One end of the connection, which can be hung up from any thread. Clones are the same end.
+/// One end of the connection, which any thread can hang up. Clones refer to the same end.
 #[derive(Clone, Debug)]
 pub struct Doorbell {
     line: Arc<Line>,
@@ -44,21 +43,21 @@ impl Doorbell {
 
     /// Ends the use of this ring for good. Idempotent; returns at once.
     ///
-    /// Every wait of either side ends, and no further window is given out here. A window that is out at this moment
-    /// stays valid until it is given back; whoever has it is inside of the fence of a transfer, which waits for that.
+    /// It ends every wait of either side, and no further window is given out here. A current window stays valid until
+    /// it is dropped. Its user holds access through the fence of a transfer, which waits for that.
     pub fn hang_up(&self) {
         self.line.hung_up.store(true, Ordering::SeqCst);
-        // It fails only where it has already happened.
+        // Fails only if it was done before.
         let _ = rustix::net::shutdown(&self.line.socket, Shutdown::Both);
     }
 
-    /// Whether it was hung up on this side.
+    /// Returns whether this side has hung up.
     pub fn is_hung_up(&self) -> bool {
         self.line.hung_up.load(Ordering::SeqCst)
     }
 
-    /// Wakes the peer, and says whether it is still there. A full queue is as good as a ring: the peer has not yet seen
-    /// the last one.
+    /// Wakes the peer, and returns whether it is still there. A full queue needs no further message, since the peer has
+    /// not read the earlier ones yet.
     pub(super) fn ring(&self) -> bool {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         matches!(
@@ -69,7 +68,7 @@ impl Doorbell {
 
     /// Sleeps until the peer rings, the connection is hung up, or the deadline has passed.
     pub(super) fn wait(&self, deadline: Option<Instant>) -> io::Result<Woken> {
-        // One too far ahead for the system is as good as none.
+        // A deadline too distant for the system counts as none.
         let timeout =
             deadline.and_then(|deadline| Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok());
         let mut fds = [PollFd::new(&self.line.socket, PollFlags::IN)];
@@ -85,13 +84,14 @@ impl Doorbell {
         self.drain()
     }
 
-    /// Takes away what has been rung so far. A bounded number, so that a peer that rings without
-    /// end cannot hold us here; what is left makes the next wait return at once.
+    /// Removes the messages that have arrived, but only a bounded number, so that a peer that rings without end cannot
+    /// block this thread. Messages that are left make the next wait return at once.
     fn drain(&self) -> io::Result<Woken> {
         let mut byte = [0u8; 8];
         for _ in 0..16 {
             match rustix::net::recv(&self.line.socket, &mut byte, RecvFlags::DONTWAIT) {
-                // A peer that sends an empty message reads like one that is gone; it is not owed more.
+                // An empty message looks like the end of the connection. A peer that sends one may be treated like
+                // that.
                 Ok((_, 0)) => return Ok(Woken::HungUp),
                 Ok(_) => {}
                 Err(Errno::AGAIN | Errno::INTR) => break,

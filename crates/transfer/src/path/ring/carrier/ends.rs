@@ -1,4 +1,4 @@
-//! The two ends of the rings of a connection: one to send over, one to receive from.
+//! The rings of a connection: one for sending, one for receiving.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::path::carrier::Reporter;
 use crate::path::sending::Sending;
 use transload_wire::internal::negotiation::{Ending, Way};
 
-/// What is under way at both ends. Dropping it ends that.
+/// The tasks of both rings. Dropping this stops them.
 pub(in crate::path) struct Ends {
     reporter: Reporter,
     sending: Arc<Sending<RingOut>>,
@@ -23,7 +23,7 @@ impl Ends {
         Self { reporter, sending: Arc::new(Sending::new(Some(1))), handing: None, receiving: None }
     }
 
-    /// Tells the peer of a ring, by a word, and has it handed over. Transfers that wait go over it then.
+    /// Sends the peer a word about a ring, and hands the ring over when the peer comes. Waiting transfers use it then.
     pub(in crate::path) fn hand_over(
         &mut self,
         word: Vec<u8>,
@@ -39,12 +39,12 @@ impl Ends {
         self.reporter.offered(word);
     }
 
-    /// No ring could be made ready.
+    /// Reports that no ring could be prepared.
     pub(in crate::path) fn not_offered(&self, why: String) {
         self.reporter.ended(Way::Out, Ending::Failed(why));
     }
 
-    /// Receives from the peer's ring, for as long as that lasts.
+    /// Receives from the peer's ring until it ends.
     pub(in crate::path) fn receive(
         &mut self,
         receiving: impl Future<Output = Result<Ending, Ending>> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Rings as an agent has them: offered, fetched, sent over and received from.
+//! Rings on a connection: offering, fetching, sending and receiving.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -16,10 +16,10 @@ use transload_wire::Path;
 use transload_wire::internal::negotiation::{Ending, Negotiation, Order, decode, encode};
 use transload_wire::internal::ring::{Rings, Word};
 
-/// How long a peer may take to fetch a ring that it was told of.
+/// The time limit for a peer to fetch an offered ring.
 const FETCHED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long a driver may take to register a ring before it is used.
+/// The time limit for a driver to register a ring before it is used.
 const REGISTERED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The path between agents of one host.
@@ -43,22 +43,22 @@ impl Provider for Ring {
     }
 }
 
-/// Whether it is an address of this host's own.
+/// Returns whether an address belongs to this host.
 pub(in crate::path) fn is_here(address: SocketAddr) -> bool {
     let ip = address.ip().to_canonical();
-    // Only addresses of our own can be bound.
+    // Only addresses of this host can be bound.
     ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
 struct Local {
-    /// Where peers of this host connect.
+    /// The socket to which peers of this host connect.
     listener: Arc<Listener>,
     rings: Staging,
 }
 
 impl Carrier for Local {
-    /// Where it turns out wrong that the peer is here (a proxy, another namespace), the ring cannot be fetched, and the
-    /// network is used.
+    /// The address may be of this host although the peer is not (a proxy, another namespace). Then the ring cannot be
+    /// fetched, and the network is used.
     fn reaches(&self, address: SocketAddr) -> bool {
         is_here(address)
     }
@@ -72,15 +72,15 @@ impl Carrier for Local {
     }
 }
 
-/// A kind of rings: what is said of one, how it is handed over, and how it is received from.
+/// A kind of ring: its word, and how it is handed over and received from.
 pub(in crate::path) trait Kind: Clone + Send {
-    /// Says where a ring can be fetched.
+    /// Encodes the word that tells where a ring can be fetched.
     fn word(&self, fetch: Word) -> Vec<u8>;
 
     /// Makes a ring once the peer fetches it.
     fn hand_over(self, expected: Expected) -> impl Future<Output = Result<RingOut, Ending>> + Send + 'static;
 
-    /// Fetches the ring that a word of the peer offers and receives from it, as long as it lasts or this task does.
+    /// Fetches the ring that a peer's word offers, and receives from it until it ends or this task does.
     fn receive(self, word: Vec<u8>, peer: AgentId) -> impl Future<Output = Result<Ending, Ending>> + Send + 'static;
 }
 
@@ -125,7 +125,7 @@ impl<K: Kind> Link for RingLink<K> {
     }
 }
 
-/// Makes ready to hand a ring over.
+/// Prepares to hand over a ring.
 fn offer(listener: &Listener) -> Result<(Expected, Word), String> {
     let token = random_token().map_err(|error| error.to_string())?;
     let expected = listener.expect(&token).map_err(|error| error.to_string())?;
@@ -133,14 +133,14 @@ fn offer(listener: &Listener) -> Result<(Expected, Word), String> {
     Ok((expected, Word { socket, token }))
 }
 
-/// What is said of a word that is none, which a negotiation does not let through.
+/// The error for an invalid word, which a negotiation never passes on.
 pub(in crate::path) const NONSENSE: &str = "the peer's word of a ring makes no sense";
 
 pub(in crate::path) fn failed(why: impl ToString) -> Ending {
     Ending::Failed(why.to_string())
 }
 
-/// Why a guest has not got what it came for: one who comes too late is hung up on.
+/// Converts the error of a peer that fetches a ring. A peer that comes too late finds the connection closed.
 pub(in crate::path) fn of_guest(error: HandoverError) -> Ending {
     match error {
         HandoverError::PeerGone => Ending::Lapsed,
@@ -148,7 +148,7 @@ pub(in crate::path) fn of_guest(error: HandoverError) -> Ending {
     }
 }
 
-/// Has devices reach the memory of a ring themselves, if there are any. That is not needed to go on.
+/// Registers the memory of a ring with the drivers of devices, if there are any. The ring works without that, too.
 async fn register(memory: Arc<SharedMemory>, on_devices: Arc<[Region]>) {
     static SAID: Once = Once::new();
     if on_devices.is_empty() {
@@ -166,7 +166,7 @@ async fn register(memory: Arc<SharedMemory>, on_devices: Arc<[Region]>) {
     let _ = tokio::time::timeout(REGISTERED_WITHIN, registered).await;
 }
 
-/// Waits for whoever fetches a ring.
+/// Waits for the peer that fetches a ring.
 pub(in crate::path) async fn guest(expected: Expected) -> Result<Connection, Ending> {
     let visit = expected.connection(FETCHED_WITHIN).await;
     visit.map_err(|error| match error {
@@ -182,7 +182,6 @@ pub(in crate::path) async fn fetch(word: &Word, caches: Caches) -> Result<Connec
     connected.map_err(of_guest)
 }
 
-/// Staging rings.
 #[derive(Clone)]
 struct Staging {
     receiver: Receiver,
@@ -227,7 +226,7 @@ impl Kind for Staging {
     }
 }
 
-/// Waits until a ring is gone, and says how.
+/// Waits until a ring has ended, and returns how.
 pub(in crate::path) async fn over(ring: RingIn) -> Ending {
     match ring.closed().await {
         RingError::Panicked => Ending::Panicked,

@@ -1,4 +1,4 @@
-//! Memory behind a file descriptor whose size can no longer change.
+//! Memory with a file descriptor whose size can no longer change.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,36 +7,36 @@ use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
-/// The seals without which a mapping of a peer's memory can be turned into a SIGBUS (by shrinking
-/// the file under it). [`keep`] adds what holes take.
+/// The seals without which a peer can turn a mapping of its memory into a SIGBUS by shrinking the file. [`keep`] does
+/// the rest.
 pub(super) const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// The seal without which pages can be taken out of the memory: nobody punches a hole where nobody may write but
-/// through mappings that were there before (Linux 5.1).
+/// The seals without which pages can be removed from the memory: no process can punch a hole if writing is possible
+/// only through existing mappings (Linux 5.1).
 const CONTENT_SEALS: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
 
-/// `TMPFS_MAGIC` of `linux/magic.h`: what an ordinary memfd lies on.
+/// `TMPFS_MAGIC` of `linux/magic.h`: the file system of an ordinary memfd.
 ///
-/// A memfd of huge pages (`HUGETLBFS_MAGIC`) carries the same seals, and yet its owner can take
-/// pages back by punching a hole; touching them again is a SIGBUS where the pool is empty.
+/// A memfd of huge pages (`HUGETLBFS_MAGIC`) has the same seals, but its owner can still remove pages by punching a
+/// hole. Touching these again is a SIGBUS if the pool is empty.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
-/// What is wrong with a descriptor that claims to be a sealed memory.
+/// The reason why a descriptor is not an acceptable sealed memory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemfdFault {
-    /// It is no memfd of ordinary pages, or cannot be asked.
+    /// It is not a memfd of ordinary pages, or cannot be examined.
     #[error("the descriptor is no memfd of ordinary pages")]
     NotMemfd,
     /// A seal is missing.
     #[error("the memfd lacks seals: {demanded:#x} demanded, {found:#x} found")]
     Seals { demanded: u32, found: u32 },
-    /// Its size is not what was announced.
+    /// Its size differs from the announced one.
     #[error("the memfd has {found} bytes, announced were {announced}")]
     Size { announced: u64, found: u64 },
 }
 
-/// Creates a memfd of `len` bytes for good.
+/// Creates a memfd whose size is fixed at `len` bytes.
 pub(crate) fn create(name: &str, len: u64) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
@@ -49,11 +49,11 @@ pub(crate) fn create(name: &str, len: u64) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Has every page of a memory of `len` bytes be there for good. Both sides call it when both have mapped it, as nobody
-/// can any more to write to it. Where the system has no memory to give (strict overcommit), this is the error that would
-/// otherwise be a SIGBUS at the first touch.
+/// Allocates every page of a memory of `len` bytes, for good. Both sides call it when both have mapped the memory,
+/// which can then be written only through these mappings. If the system has no memory left (strict overcommit), this
+/// fails; otherwise the first access would be a SIGBUS.
 pub(crate) fn keep(fd: impl AsFd, len: u64) -> io::Result<()> {
-    // The other side may have been first.
+    // The other side may have sealed it first.
     let sealed = rustix::fs::fcntl_add_seals(&fd, CONTENT_SEALS);
     let found = rustix::fs::fcntl_get_seals(&fd)?;
     if !found.contains(SealFlags::FUTURE_WRITE) {
@@ -63,8 +63,8 @@ pub(crate) fn keep(fd: impl AsFd, len: u64) -> io::Result<()> {
     Ok(rustix::io::retry_on_intr(whole)?)
 }
 
-/// Checks a descriptor that came from a peer: an ordinary memfd, sealed in size, of exactly
-/// `announced` bytes. What has passed can be mapped; when it is [kept](keep), no access inside faults.
+/// Checks a descriptor from a peer: it must be an ordinary memfd, sealed in size, of exactly `announced` bytes. Such a
+/// memory can be mapped, and after [`keep`] no access to it faults.
 pub(crate) fn check(fd: impl AsFd, announced: u64) -> Result<(), MemfdFault> {
     let fs = rustix::fs::fstatfs(&fd).map_err(|_| MemfdFault::NotMemfd)?;
     // The type of the field depends on the platform.
@@ -76,7 +76,7 @@ pub(crate) fn check(fd: impl AsFd, announced: u64) -> Result<(), MemfdFault> {
     if !found.contains(SIZE_SEALS) {
         return Err(MemfdFault::Seals { demanded: SIZE_SEALS.bits(), found: found.bits() });
     }
-    // Only now: before the seals the size could still have changed.
+    // Checked after the seals, before which the size could still change.
     let stat = rustix::fs::fstat(&fd).map_err(|_| MemfdFault::NotMemfd)?;
     let found = u64::try_from(stat.st_size).unwrap_or(0);
     if found != announced {
@@ -85,20 +85,20 @@ pub(crate) fn check(fd: impl AsFd, announced: u64) -> Result<(), MemfdFault> {
     Ok(())
 }
 
-/// Maps `len` bytes, shared, for reading and writing. [`touch`] them next.
+/// Maps `len` bytes, shared, for reading and writing. Call [`touch`] next.
 pub(crate) fn map(fd: impl AsFd, len: u64) -> io::Result<MmapRaw> {
     let len = usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let raw = MmapOptions::new().len(len).map_raw(&fd.as_fd())?;
-    // Fewer page faults and fewer TLB misses where the system has huge pages for shared memory;
-    // nothing is lost where it has not.
+    // Reduces page faults and TLB misses if the system has huge pages for shared memory; otherwise it has no effect.
     let _ = raw.advise(Advice::HugePage);
     Ok(raw)
 }
 
-/// Has the kernel touch every page: a first touch costs 1.4 to 2.5 us per 4 KiB, several times the copy of the page.
+/// Has the kernel touch every page: a first touch takes 1.4 to 2.5 us per 4 KiB, several times as long as copying the
+/// page.
 pub(crate) fn touch(raw: &MmapRaw) -> io::Result<()> {
     match raw.advise(Advice::PopulateWrite) {
-        // Linux before 5.14: pages come at their first touch.
+        // Linux before 5.14 allocates pages at their first touch only.
         Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(()),
         other => other,
     }

@@ -19,25 +19,25 @@ pub use send::RingOut;
 
 use super::{SocketName, Token};
 
-/// Bytes that nobody can guess, from the operating system.
+/// Returns unguessable bytes from the operating system.
 fn random<const N: usize>() -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Draws the name of a socket that nobody has.
+/// Makes a random, unused socket name.
 ///
 /// # Errors
-/// The system has no randomness to give.
+/// The operating system provides no randomness.
 pub fn random_socket() -> std::io::Result<SocketName> {
     Ok(SocketName::of(u128::from_be_bytes(random()?)))
 }
 
-/// Draws a token that nobody can guess.
+/// Makes a random token.
 ///
 /// # Errors
-/// The system has no randomness to give.
+/// The operating system provides no randomness.
 pub fn random_token() -> std::io::Result<Token> {
     random().map(Token)
 }

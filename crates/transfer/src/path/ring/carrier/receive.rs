@@ -20,7 +20,7 @@ use transload_memory::copy::Crc32c;
 use transload_plan::ids::AgentId;
 use transload_wire::internal::stream::HEADER;
 
-/// A ring that is being received from. Dropping it hangs the ring up.
+/// A ring that is being received from. Dropping this hangs up the ring.
 #[derive(Debug)]
 #[must_use = "dropping it hangs the ring up"]
 pub struct RingIn {
@@ -28,16 +28,16 @@ pub struct RingIn {
 }
 
 impl RingIn {
-    /// Waits until the ring is gone, and says how. Dropping the future hangs the ring up.
+    /// Waits until the ring has ended, and returns the reason. Dropping the future hangs up the ring.
     pub async fn closed(self) -> RingError {
         self.driven.result().await.unwrap_or(RingError::Panicked)
     }
 
-    /// Receives all streams of a ring that `peer` fills, until the ring is gone, on a thread of its own.
-    /// To be called inside a tokio runtime.
+    /// Receives all streams of a ring that `peer` fills, on a separate thread, until the ring ends. Must be called
+    /// inside a tokio runtime.
     ///
     /// # Errors
-    /// Where no thread is to be had.
+    /// No thread could be started.
     pub fn serve(receiver: &Receiver, mut consumer: Consumer, peer: AgentId) -> io::Result<Self> {
         let mut intakes = Intakes {
             receiver: receiver.clone(),
@@ -50,7 +50,7 @@ impl RingIn {
         Self::start(consumer.doorbell(), move || intakes.receive(&mut consumer))
     }
 
-    /// Has `receive` receive on a thread of its own.
+    /// Runs `receive` on a separate thread.
     pub(in crate::path) fn start(
         ring: Doorbell,
         receive: impl FnOnce() -> RingError + Send + 'static,
@@ -60,38 +60,37 @@ impl RingIn {
     }
 }
 
-/// Takes slots, and puts what is in them together.
+/// Takes slots, and assembles streams from them.
 struct Intakes {
     receiver: Receiver,
     runtime: Handle,
     peer: AgentId,
     stream: Option<Stream>,
-    /// How many streams have begun.
+    /// The number of streams that have begun.
     begun: u64,
-    /// Slots that devices have not emptied yet, each of which is lent to them.
+    /// Slots that are lent to devices, which have not emptied them yet.
     scattering: Vec<Scattering>,
 }
 
-/// The stream that the ring is in the middle of: never more than one.
+/// The current stream of the ring; there is never more than one.
 struct Stream {
-    /// Our own number, since tags are the peer's.
+    /// This end's own number, since tags are chosen by the peer.
     number: u64,
     tag: u64,
-    /// Where in it the next slot has to be.
+    /// The expected position of the next slot in the stream.
     position: u64,
     arriving: InStream,
 }
 
 /// A slot whose bytes a device scatters.
 struct Scattering {
-    /// The number of its stream.
     stream: u64,
     operations: Operations,
-    /// The stream, if all of it has come, and this is the last slot that it waits for.
+    /// The stream, if all of it has arrived and this is the last slot that it waits for.
     whole: Option<InStream>,
 }
 
-/// How long to wait for a device before looking for the next slot.
+/// How long a device is waited for before looking for the next slot.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Wakes the thread of a ring.
@@ -112,7 +111,7 @@ impl Intakes {
             let waits = consumer.has_lent().then(Instant::now);
             match consumer.receive(waits) {
                 Ok(slot) => self.take(&slot),
-                // A device wakes it earlier.
+                // A device wakes this thread earlier.
                 Err(RingError::TimedOut) => thread::park_timeout(LOOK),
                 Err(ended) => break ended,
             }
@@ -125,7 +124,7 @@ impl Intakes {
         ended
     }
 
-    /// The stream that the ring is in the middle of does not go on.
+    /// Ends the current stream, which does not continue.
     fn break_off(&mut self) {
         if let Some(stream) = self.stream.take() {
             stream.arriving.tell();
@@ -135,17 +134,17 @@ impl Intakes {
     fn take(&mut self, slot: &ReadWindow<'_>) {
         let mut at = 0;
         if slot.offset() == 0 {
-            // If the sender has given one up, it goes on to the next.
+            // A sender that gives up a stream goes on to the next.
             self.break_off();
             self.stream = self.begin(slot);
             at = HEADER;
         }
-        // What belongs to no stream was given up by one of the two sides.
+        // A slot without a current stream belongs to one that either side has given up.
         let expected = (slot.tag(), slot.offset());
         let Some(mut stream) = self.stream.take_if(|s| (s.tag, s.position) == expected) else {
             return;
         };
-        // Looked at for each slot, so that the fence never waits for the ring.
+        // Checked for each slot, so that the fence never waits for the ring.
         let Some(inside) = stream.arriving.intake.enter() else {
             return;
         };
@@ -165,7 +164,7 @@ impl Intakes {
         }
     }
 
-    /// All of a stream has come: it ends when the last of its slots is empty.
+    /// Ends a stream that has arrived completely, when the last of its slots is empty.
     fn end(&mut self, number: u64, arriving: InStream) {
         let mut slots = self.scattering.iter_mut();
         match slots.rfind(|slot| slot.stream == number) {
@@ -174,7 +173,7 @@ impl Intakes {
         }
     }
 
-    /// Has those told of that devices are done with, and `cx` woken when they are with one more.
+    /// Handles slots that devices have emptied, and registers `cx` for the next one.
     fn settle(&mut self, cx: &mut Context<'_>) {
         let mut at = 0;
         while let Some(slot) = self.scattering.get_mut(at) {
@@ -200,7 +199,7 @@ impl Intakes {
         }
     }
 
-    /// Reads the header and asks where the bytes go.
+    /// Reads the header, and asks for the stream's landing.
     fn begin(&mut self, slot: &ReadWindow<'_>) -> Option<Stream> {
         let mut header = [0; HEADER];
         slot.get(0, &mut header)?;
@@ -216,17 +215,17 @@ impl Intakes {
 }
 
 impl Scattering {
-    /// Whether somebody still wants to hear of it.
+    /// Returns whether its end must still be reported.
     fn is_awaited(&self) -> bool {
         let whole = self.whole.as_ref();
         whole.is_some_and(|arriving| arriving.intake.enter().is_some())
     }
 }
 
-/// Places what a slot holds from `at` on, in host memory at once.
+/// Places the bytes of a slot from `at` on. In host memory that is done at once.
 ///
-/// The peer can write to the slot at any time. If it does, what a stream's sum was made of and what was placed may differ, on a
-/// device as in host memory: it can spoil its own transfers, which it could by sending other bytes.
+/// The peer can write to the slot at any time. If it does, the sum and the placed bytes may differ, on a device as in
+/// host memory. With that it only spoils its own transfers, which it could do by sending other bytes as well.
 async fn place(
     intake: &mut Intake,
     slot: &ReadWindow<'_>,
@@ -241,10 +240,10 @@ async fn place(
                 None
             }
             RegionCursor::Later(cursor) => {
-                // SAFETY: a scatter reads.
+                // SAFETY: a scatter only reads the bytes.
                 let bytes = unsafe { slot.lend(at, len) }?;
                 let operation = cursor.scatter_from(bytes, inside);
-                // While the device is at it.
+                // Summed while the device scatters.
                 slot.add_to(sum, at, len)?;
                 Some(operation)
             }
@@ -253,7 +252,7 @@ async fn place(
     };
     let len = slot.len().saturating_sub(at);
     let taken = intake.take_raw(len, inside, scatter, |from, into| {
-        // They lie in the slot.
+        // The bytes are in the slot.
         let _ = slot.get(at + from, into);
     });
     let taken = taken.await;
@@ -261,9 +260,9 @@ async fn place(
     taken.map(|()| submitted)
 }
 
-/// A stream has come to nothing, by what became of its memory.
+/// Fails a stream because of its memory.
 fn fail(arriving: InStream, error: RegionError) {
-    // What is told of a transfer that is fenced could be taken for the next of its number.
+    // After the fence the transfer's id may be reused, and the report could be taken for the next transfer's.
     if let Some(_inside) = arriving.intake.enter() {
         arriving.fail(error.into());
     }

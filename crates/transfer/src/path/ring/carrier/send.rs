@@ -1,10 +1,10 @@
 //! Sending over a staging ring.
 //!
-//! A stream crosses a ring as it crosses a lane: header, bytes, trailer. Each slot says, besides the
-//! stream's number on this ring, where in that its bytes are; the one at 0 begins with the header.
+//! A stream crosses a ring like a lane: header, bytes, trailer. Each slot states the stream's number on this ring, and
+//! the position of its bytes in the stream; the one at position 0 begins with the header.
 //!
-//! Host memory is gathered into a slot at once. Memory of a device is gathered there later, by the device itself, so several
-//! slots are being filled at a time. They are summed and published in their order, each when it is done.
+//! Host memory is gathered into a slot at once. A device gathers its memory later and by itself, so several slots are
+//! being filled at a time. They are summed and published in order, each when it is filled.
 
 use std::{
     collections::VecDeque,
@@ -22,11 +22,11 @@ use crate::path::sending::Sender;
 use transload_memory::copy::Crc32c;
 use transload_wire::internal::stream::{HEADER, StreamTrailer, TRAILER};
 
-/// A staging ring to send over. Clones are the same ring; it is hung up when the last one and the last
+/// A staging ring for sending. Clones refer to the same ring, which is hung up when the last clone and the last
 /// transfer on it are gone.
 ///
-/// A thread of its own fills it. Transfers take turns there; one that waits for its turn
-/// leaves as soon as it is fenced, so that its fence never waits for the transfers before it.
+/// A separate thread fills it. Transfers take turns on it; one that waits for its turn leaves as soon as it is fenced,
+/// so that its fence never waits for other transfers.
 #[derive(Clone, Debug)]
 pub struct RingOut {
     inner: Arc<Inner>,
@@ -36,30 +36,30 @@ pub struct RingOut {
 struct Inner {
     turns: mpsc::Sender<Turn>,
     ring: Doorbell,
-    /// Hangs up with the last clone.
+    /// Hangs up when it is dropped with the last clone.
     _thread: Driven<()>,
 }
 
-/// How long to wait for a slot before looking at the transfer's fence again.
+/// How long a slot is waited for before the transfer's fence is checked again.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A transfer has the ring for so many bytes, or one stream. Going to another thread and back costs
-/// some 20 us, which a stream of 1 MiB (120 us) should not pay alone.
+/// A turn ends after this many bytes, at the end of a stream. Switching to another thread and back takes about 20 us,
+/// which a stream of 1 MiB (120 us) should not pay alone.
 pub(in crate::path) const TURN: u64 = 16 << 20;
 
 impl RingOut {
-    /// A ring that nobody else sends over. A peer that empties no slot for `stall_timeout` fails the
-    /// transfer that waits for it, and the ring.
+    /// Makes a ring for sending, for this process alone. If a peer empties no slot for `stall_timeout`, the waiting
+    /// transfer and the ring fail.
     ///
     /// # Errors
-    /// Where no thread is to be had.
+    /// No thread could be started.
     pub fn new(producer: Producer, stall_timeout: Duration) -> io::Result<Self> {
         let ring = producer.doorbell();
         let mut sending = Sending { producer, stall_timeout, tag: 0, filling: VecDeque::new(), sum: Crc32c::new() };
         Self::start(ring, move |turn| turn.take(|turn, inside| sending.carry(turn, inside)))
     }
 
-    /// A ring over which `take` sends, on the ring's thread.
+    /// Makes a ring whose turns `take` handles, on the ring's thread.
     pub(in crate::path) fn start(ring: Doorbell, take: impl FnMut(Turn) + Send + 'static) -> io::Result<Self> {
         let (turns, waiting) = mpsc::channel::<Turn>();
         let thread = drive(ring.clone(), move || waiting.into_iter().for_each(take))?;
@@ -67,12 +67,12 @@ impl RingOut {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Whether it was hung up here, or has failed. Nothing is sent over it any more.
+    /// Returns whether the ring was hung up here, or has failed. Nothing is sent over it any more.
     pub fn is_closed(&self) -> bool {
         self.inner.ring.is_hung_up()
     }
 
-    /// Carries parts of a transfer until none is left. To be called inside a tokio runtime.
+    /// Carries parts of a transfer until none is left. Must be called inside a tokio runtime.
     pub fn carry(&self, outgoing: &Outgoing) {
         let Some(inside) = outgoing.enter() else {
             return;
@@ -82,7 +82,7 @@ impl RingOut {
             while let Some(Some(part)) = inside.unless_raised(outgoing.next_part()).await {
                 let (over, is_over) = oneshot::channel();
                 let turn = Turn { runtime: runtime.clone(), outgoing: outgoing.clone(), part, over };
-                // Neither fails while this clone is there, unless the thread has panicked.
+                // While this clone exists, sending and receiving fail only if the thread has panicked.
                 if this.inner.turns.send(turn).is_err() {
                     return outgoing.fail(None, SendError::Panicked);
                 }
@@ -106,26 +106,26 @@ impl Sender for RingOut {
     }
 }
 
-/// One transfer's turn on the ring, which begins with a part that may be read.
+/// A transfer's turn on the ring, which begins with a part that may be read.
 #[derive(Debug)]
 pub(in crate::path) struct Turn {
-    /// Where memory that is not done at once is waited for.
+    /// The runtime in which asynchronous memory is awaited.
     pub(in crate::path) runtime: Handle,
     pub(in crate::path) outgoing: Outgoing,
     pub(in crate::path) part: Part,
     over: oneshot::Sender<()>,
 }
 
-/// The thread's end of the ring.
+/// The state of the ring's thread.
 struct Sending {
     producer: Producer,
     stall_timeout: Duration,
-    /// Number of the next stream.
+    /// The number of the next stream.
     tag: u64,
-    /// Slots that memory has not filled yet, of one transfer, in order: all of the ring's but two at most, so that what one transfer
-    /// does not get back leaves some to the others.
+    /// Slots that memory has not filled yet, of one transfer, in order. At least two of the ring's slots are not used
+    /// like this, so that slots that one transfer never gets back leave some for others.
     filling: VecDeque<Filling>,
-    /// Of the bytes of a stream that were published.
+    /// The sum of the current stream's published bytes.
     sum: Crc32c,
 }
 
@@ -133,32 +133,32 @@ struct Sending {
 struct Filling {
     stream: u32,
     tag: u64,
-    /// Where it begins in the stream, header included, and how many bytes it has.
+    /// The position of the slot's bytes in the stream, header included, and their number.
     at: u64,
     len: usize,
-    /// How many of them are the route's.
+    /// The number of its bytes that belong to the route.
     body: usize,
     sections: Vec<Section>,
-    /// Where the trailer of a stream of so many bytes has its place.
+    /// The position of the trailer in the slot, and the stream's length, if the stream ends here.
     trailer: Option<(usize, u64)>,
 }
 
 /// Bytes of a slot that are not in the sum yet.
 enum Section {
-    /// They are there.
+    /// The bytes are there, and have this sum.
     Summed(Crc32c),
-    /// They will be.
+    /// The bytes are being gathered.
     Asked { operation: Operation<()>, at: usize, len: usize },
 }
 
 impl Turn {
-    /// Has `carry` send the part, and more that are ready, unless the fence is up by now.
+    /// Runs `carry` for the part, and further ones that are ready, unless the fence is raised by now.
     pub(in crate::path) fn take(self, carry: impl FnOnce(&Self, &Inside)) {
-        // Only now: whoever waited in the queue must not be waited for.
+        // Entered only now: the fence must not wait for a transfer in the queue.
         if let Some(inside) = self.outgoing.enter() {
             carry(&self, &inside);
         }
-        // The transfer was given up where nobody waits.
+        // An error means that the transfer was given up.
         let _ = self.over.send(());
     }
 }
@@ -168,13 +168,13 @@ impl Sending {
         let mut part = turn.part.clone();
         let carried = self.carry_parts(turn, inside, &mut part);
         let first = self.filling.front().map(|filling| filling.stream);
-        // What is left of a transfer that was given up may still be filled; the producer knows of those slots.
+        // Slots of a transfer that was given up may still be filled. The producer knows which they are.
         self.filling.clear();
         self.sum = Crc32c::new();
         if let Err(error) = carried {
             if let SendError::Path(_) = error {
-                // It is of no more use to anybody. Before the news, so that who hears of it can
-                // tell this ring from the next.
+                // The ring cannot be used any more. It is closed before the failure is reported, so that this ring can
+                // be distinguished from its successor.
                 self.producer.doorbell().hang_up();
             }
             let stream = first.unwrap_or(part.stream);
@@ -182,7 +182,7 @@ impl Sending {
         }
     }
 
-    /// Carries parts, for as long as a turn lasts; `None` if the fence came up.
+    /// Carries parts for the length of a turn. Returns `None` if the fence was raised.
     fn carry_parts(&mut self, turn: &Turn, inside: &Inside, part: &mut Part) -> Result<Option<()>, SendError> {
         let mut carried = 0;
         loop {
@@ -209,7 +209,7 @@ impl Sending {
         Ok(Some(()))
     }
 
-    /// Has a whole stream written; `None` if the fence came up.
+    /// Writes a whole stream. Returns `None` if the fence was raised.
     fn write(&mut self, turn: &Turn, inside: &Inside, part: &Part) -> Result<Option<()>, SendError> {
         let outgoing = &turn.outgoing;
         let mut cursor = outgoing.route().cursor(part.range.clone())?;
@@ -241,7 +241,7 @@ impl Sending {
                         sections.push(Section::Summed(sum));
                     }
                     RegionCursor::Later(cursor) => {
-                        // SAFETY: the header and the other sections lie elsewhere in the slot.
+                        // SAFETY: the header and the other sections are elsewhere in the slot.
                         let bytes = unsafe { slot.lend(at, len) }?;
                         let operation = cursor.gather_into(bytes, inside);
                         sections.push(Section::Asked { operation, at, len });
@@ -265,7 +265,7 @@ impl Sending {
         Ok(Some(()))
     }
 
-    /// Publishes the first slot that is being filled when it is; `None` if the fence came up.
+    /// Publishes the first unfilled slot when it is filled. Returns `None` if the fence was raised.
     fn publish_first(&mut self, turn: &Turn, inside: &Inside) -> Result<Option<()>, SendError> {
         let Some(first) = self.filling.front_mut() else {
             return Ok(Some(()));
@@ -282,7 +282,7 @@ impl Sending {
             Some(filled) => filled?,
             None => return Ok(None),
         }
-        // Only now: where it fails, its stream is named.
+        // Removed only now, since an error above must name its stream.
         if let Some(first) = self.filling.pop_front() {
             self.publish(&turn.outgoing, first)?;
         }
@@ -311,7 +311,8 @@ impl Sending {
         Ok(())
     }
 
-    /// Waits until there is a slot to fill, and publishes what is filled meanwhile; `None` if the fence came up.
+    /// Waits until there is a slot to fill, and publishes filled slots meanwhile. Returns `None` if the fence was
+    /// raised.
     fn wait(&mut self, turn: &Turn, inside: &Inside) -> Result<Option<()>, SendError> {
         let most = (self.producer.shape().slots() as usize - 2).max(1);
         while !self.filling.is_empty() {
@@ -321,7 +322,7 @@ impl Sending {
             let ahead = self.filling.len();
             if ahead < most {
                 match self.producer.reserve_ahead(ahead, Some(Instant::now())) {
-                    // It stays free until it is filled.
+                    // The slot stays free until it is filled.
                     Ok(_slot) => return Ok(Some(())),
                     Err(RingError::TimedOut) => {}
                     Err(error) => return Err(error.into()),
@@ -335,7 +336,7 @@ impl Sending {
     }
 }
 
-/// Waits for a free slot, which stays free until it is filled; `None` if the fence came up.
+/// Waits for a free slot, which stays free until it is filled. Returns `None` if the fence was raised.
 pub(in crate::path) fn wait_for_slot(
     producer: &mut Producer,
     stall: Duration,

@@ -1,4 +1,4 @@
-//! Where local peers connect.
+//! The socket to which local peers connect.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,10 +15,10 @@ use super::{Caches, Connection, HandoverError, Limits, Token};
 use crate::path::ring::carrier::random_socket;
 use transload_wire::internal::ring::SocketName;
 
-/// A listening socket with a random name, served by a task of the runtime it was bound in.
+/// A listening socket with a random name, served by a task of the runtime in which it was bound.
 ///
-/// Peers of other users are turned away unread; the rest have [`Limits::timeout`] to show a token
-/// that somebody expects, [`Limits::greetings`] of them at a time. Dropping it stops listening.
+/// Peers of other users are rejected without reading. Others have [`Limits::timeout`] to present an expected token,
+/// [`Limits::greetings`] of them at a time. Dropping this stops listening.
 #[derive(Debug)]
 pub struct Listener {
     name: SocketName,
@@ -27,7 +27,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on a new random name. Must be called inside a Tokio runtime with I/O and time.
+    /// Listens on a new random name. Must be called inside a tokio runtime with I/O and time.
     pub fn bind(limits: Limits) -> io::Result<Self> {
         let runtime = tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
         let name = random_socket()?;
@@ -37,13 +37,12 @@ impl Listener {
         Ok(Self { name, lobby, task })
     }
 
-    /// The name to tell the peer.
+    /// Returns the name, which the peer needs in order to connect.
     pub fn name(&self) -> &SocketName {
         &self.name
     }
 
-    /// From now on the first peer that shows `token` is let in. Tell the peer after this, not
-    /// before.
+    /// Admits the first peer that presents `token` from now on. Call this before sending the token to the peer.
     pub fn expect(&self, token: &Token) -> Result<Expected, HandoverError> {
         let (deliver, connection) = oneshot::channel();
         let mut guests = self.lobby.guests();
@@ -63,7 +62,7 @@ impl Drop for Listener {
     }
 }
 
-/// A peer that is expected. Dropping it forgets the token.
+/// A peer that is expected. Dropping this forgets the token.
 #[must_use = "dropped, the token is forgotten"]
 #[derive(Debug)]
 pub struct Expected {
@@ -75,7 +74,7 @@ impl Expected {
     pub async fn connection(self, within: Duration) -> Result<Connection, HandoverError> {
         match tokio::time::timeout(within, self.connection).await {
             Err(_) => Err(HandoverError::TimedOut),
-            // The listener was dropped, or the peer left between its hello and our welcome.
+            // The listener was dropped, or the peer left before our welcome.
             Ok(Err(_)) => Err(HandoverError::PeerGone),
             Ok(Ok(connection)) => Ok(connection),
         }
@@ -88,7 +87,7 @@ struct Lobby {
     guests: Mutex<Vec<Guest>>,
 }
 
-/// One that somebody expects.
+/// A peer that is expected by a holder of [`Expected`].
 #[derive(Debug)]
 struct Guest {
     token: Token,
@@ -96,19 +95,19 @@ struct Guest {
 }
 
 impl Lobby {
-    /// Those who are still expected.
+    /// Returns the peers that are still expected.
     fn guests(&self) -> MutexGuard<'_, Vec<Guest>> {
-        // No code that can panic runs under it half way through a change.
+        // A panic cannot leave the list half-changed.
         let mut guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
         guests.retain(|guest| !guest.deliver.is_closed());
         guests
     }
 
-    /// The guest whose proof this is, and where its caches are; its token is spent with that.
+    /// Returns the expected peer with this proof, and the location of its caches. Its token cannot be used again.
     fn admit(&self, proof: Hash) -> Option<(Guest, Caches)> {
         let mut guests = self.guests();
         let mut found = None;
-        // All of them, so that the time says nothing about which one it was.
+        // All are compared, so that the time does not reveal which one matched.
         for (at, guest) in guests.iter().enumerate() {
             for caches in [Caches::OnHost, Caches::OnDevice] {
                 if message::hello(&guest.token, caches) == proof {
@@ -129,7 +128,7 @@ async fn serve(socket: UnixListener, lobby: Arc<Lobby>) {
                     Ok((stream, _)) => {
                         greetings.spawn(greet(Packets::new(stream), lobby.clone()));
                     }
-                    // Out of descriptors, most likely: others have to close some first.
+                    // Most likely there are no descriptors left: others must be closed first.
                     Err(e) => {
                         tracing::warn!(error = %e, "accepting a local peer failed");
                         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -152,7 +151,7 @@ async fn greet(packets: Packets, lobby: Arc<Lobby>) {
     };
     match tokio::time::timeout(limits.timeout, greeting).await {
         Ok(Ok((guest, peer_caches))) => {
-            // Nobody waits any more: the connection closes.
+            // An error means that the peer is not expected any more, and the connection closes.
             let _ = guest.deliver.send(Connection { packets, limits, peer_caches });
         }
         Ok(Err(e)) => tracing::debug!(error = %e, "a local peer was turned away"),

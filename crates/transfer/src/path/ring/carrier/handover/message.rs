@@ -1,4 +1,4 @@
-//! What is said over the socket before it becomes a doorbell: one packet each.
+//! Messages on the socket before it becomes a doorbell, one packet each.
 //!
 //! ```text
 //! hello    connecting -> listening   magic (8 bytes), proof (32)
@@ -13,16 +13,16 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::{Caches, HandoverError, Token};
 use transload_wire::internal::negotiation;
 
-/// Most bytes of a packet; the longest is a greeting of 40.
+/// The most bytes of a packet. The longest one is a greeting of 40.
 pub(super) const MAX_PACKET: usize = 256;
-/// Most descriptors that are let in with a packet. A ring has one, a ring in device memory two; more are let in so that an error can say
-/// how many came.
+/// The most descriptors that are accepted with a packet. A ring has one, a ring in device memory two; more are accepted
+/// so that an error can tell how many there were.
 pub(super) const MAX_DESCRIPTORS: usize = 16;
 
 const MAGIC: [u8; 8] = *b"tl-loc/2";
 
-/// Makes what the connecting side sends first: a proof that it holds the token, which says where its caches are, too. Comparing
-/// proofs takes the same time whether they are nearly right or not.
+/// Makes the first message of the connecting side: a proof that it holds the token, which also tells where its caches
+/// are. Comparing proofs takes constant time.
 pub(super) fn hello(token: &Token, caches: Caches) -> Hash {
     let text: &[u8] = match caches {
         Caches::OnHost => b"transload local hello",
@@ -31,7 +31,7 @@ pub(super) fn hello(token: &Token, caches: Caches) -> Hash {
     keyed_hash(&token.0, text)
 }
 
-/// Makes what the listening side answers, to prove the same.
+/// Makes the answer of the listening side, a proof of the same kind.
 pub(super) fn welcome(token: &Token) -> Hash {
     keyed_hash(&token.0, b"transload local welcome")
 }
@@ -45,19 +45,19 @@ pub(super) fn decode_greeting(packet: &[u8]) -> Result<Hash, HandoverError> {
     proof.and_then(|proof| Hash::from_slice(proof).ok()).ok_or(HandoverError::Malformed { packet: "greeting" })
 }
 
-/// A ring that is to be received from, whose memory comes as the descriptor of the packet.
+/// The offer of a ring to receive from. The packet's descriptor is its memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Offer {
     pub(super) slots: u32,
     pub(super) slot_bytes: u32,
 }
 
-/// The receiver's word on an offer.
+/// The receiver's answer to an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Answer {
-    /// Mapped.
+    /// The memory is mapped.
     Taken,
-    /// Not what was expected, over a limit, or not as announced.
+    /// The offer is not the expected one, exceeds a limit, or differs from its announcement.
     Refused,
 }
 

@@ -1,13 +1,13 @@
-//! How the two ends of a ring get hold of the same memory.
+//! The handover: how the two ends of a ring get the same memory.
 //!
-//! A [`Listener`] has a socket with a random name. Whoever connects must be of an allowed user and
-//! must hold a [`Token`] that the two agents agreed upon over their mutually authenticated control
-//! connection; that is what binds the memory to the session. Then either side offers one
-//! [ring](super::staging) for each [`Connection`], which from then on serves as doorbell and as sign of life.
+//! A [`Listener`] has a socket with a random name. A peer that connects must be of an allowed user, and must hold a
+//! [`Token`] that the two agents agreed upon over their mutually authenticated control connection; that binds the
+//! memory to the session. Then either side offers one [ring](super::staging) for each [`Connection`], which afterwards
+//! serves as doorbell and sign of life.
 //!
-//! Every step has a deadline, [`Limits::timeout`]. Descriptors that come from the peer are counted,
-//! checked (an ordinary memfd, sealed in size, of exactly the size announced, which is within the
-//! limits of the receiver) and closed if anything is wrong.
+//! Every step has a time limit, [`Limits::timeout`]. Descriptors from the peer are counted, checked, and closed if
+//! anything is wrong. Each must be an ordinary memfd, sealed in size, of exactly the announced size, which must be
+//! within the receiver's limits.
 
 mod listener;
 mod message;
@@ -33,19 +33,19 @@ use super::staging::{Consumer, Mapped, Producer, Ring, RingShape, ShapeError};
 use transload_wire::internal::negotiation::encode;
 use transload_wire::internal::ring::{SocketName, Token};
 
-/// Bounds on what a peer may cost.
+/// Limits of what a peer may use.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// How long any one step may take: to greet, to offer, to answer, to map. Default 2 s.
+    /// The time limit of each step: to greet, to offer, to answer, to map. Default: 2 s.
     pub timeout: Duration,
-    /// Effective users whose processes may connect. Default: the one of this process.
+    /// The effective users whose processes may connect. Default: the user of this process.
     pub users: Vec<u32>,
-    /// How many peers may be in the middle of their greeting. Each costs one descriptor.
-    /// Default 32; more wait in the kernel's queue.
+    /// The most peers in the middle of their greeting. Each costs one descriptor. Default: 32; others wait in the
+    /// kernel's queue.
     pub greetings: usize,
-    /// How many peers may be expected at a time. Default 1,024.
+    /// The most peers that are expected at a time. Default: 1,024.
     pub expected: usize,
-    /// Most bytes of a ring that a peer offers, as [`RingShape::bytes`] counts them. Default: 32 MiB of slots.
+    /// The most bytes of a peer's ring, as [`RingShape::bytes`] counts them. Default: 32 MiB of slots.
     pub ring_bytes: u64,
 }
 
@@ -71,24 +71,24 @@ impl Limits {
     }
 }
 
-/// Where the caches are of a side of a handover.
+/// The location of the caches of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caches {
-    /// All in memory of the host.
+    /// All are in host memory.
     OnHost,
-    /// Some in memory of a device, or all.
+    /// Some or all are in device memory.
     OnDevice,
 }
 
-/// Connects to the agent that listens on `name` and shows it the token, once both have it.
+/// Connects to the agent that listens on `name`, and presents the token, which both must have.
 ///
-/// That it succeeds proves that both are on one host and in one session.
+/// Success proves that both are on one host and in one session.
 pub async fn connect(name: &SocketName, token: &Token, limits: &Limits) -> Result<Connection, HandoverError> {
     connect_with(name, token, limits, Caches::OnHost).await
 }
 
-/// The same, and tells the other side where our caches are, if that understands it: an agent that knows nothing of caches on devices hangs
-/// up on such a hello, which leaves the token unspent, and hears the one that it knows.
+/// Connects as [`connect`] does, and also tells the other side where our caches are. An older agent closes the
+/// connection on such a hello and keeps the token valid; it then gets the plain hello.
 pub(crate) async fn connect_with(
     name: &SocketName,
     token: &Token,
@@ -117,7 +117,7 @@ async fn greet(name: &SocketName, token: &Token, limits: &Limits, caches: Caches
     .await
 }
 
-/// An authenticated connection between two processes of one host, good for one offer.
+/// An authenticated connection between two processes of one host, for one offer.
 #[derive(Debug)]
 pub struct Connection {
     packets: Packets,
@@ -126,21 +126,21 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Where the caches are of the side that has connected, by its own word; the one that listens says nothing of its own.
+    /// Returns where the caches of the connecting side are, as that side states. The listening side does not state its
+    /// own.
     pub fn peer_caches(&self) -> Caches {
         self.peer_caches
     }
 
-    /// Makes a ring of which this side is the producer; the other calls
-    /// [`accept_consumer`](Self::accept_consumer).
+    /// Makes a ring with this side as the producer. The other side calls [`accept_consumer`](Self::accept_consumer).
     pub async fn offer_producer(self, shape: RingShape) -> Result<Producer, HandoverError> {
         self.offer_with(shape, None).await
     }
 
-    /// The same, with a descriptor of more memory that belongs to the ring; the other side calls
-    /// [`accept_with`](Self::accept_with).
+    /// Makes a ring as [`offer_producer`](Self::offer_producer) does, with a descriptor of further memory that belongs
+    /// to it. The other side calls [`accept_with`](Self::accept_with).
     pub async fn offer_with(self, shape: RingShape, more: Option<OwnedFd>) -> Result<Producer, HandoverError> {
-        // Before it is out of our hands: the other side may have it sealed when it has mapped it too.
+        // Mapped before it is sent: the other side may seal it when it has mapped it.
         let making = blocking(move || Mapped::create(shape));
         let mapped = within(&self.limits, making).await?;
         let offering = async {
@@ -158,14 +158,14 @@ impl Connection {
         self.into_ring(mapped).await.map(Producer::new)
     }
 
-    /// Takes the consuming end of a ring that the other side makes.
+    /// Accepts the consuming end of a ring that the other side makes.
     pub async fn accept_consumer(self) -> Result<Consumer, HandoverError> {
         let nothing = |_, _| std::future::ready(Ok(()));
         let (consumer, ()) = self.accept(1, nothing).await?;
         Ok(consumer)
     }
 
-    /// The same, for a ring to which more memory belongs: `take` checks and takes that, by calls of a driver.
+    /// Accepts a ring with further memory, which `take` checks and maps with calls of a driver.
     pub async fn accept_with<T: Send + 'static>(
         self,
         take: impl FnOnce(RingShape, OwnedFd) -> Result<T, String> + Send + 'static,
@@ -180,7 +180,7 @@ impl Connection {
         self.accept(2, take).await
     }
 
-    /// Takes the consuming end of a ring that comes with so many descriptors, of which `take` takes all but the first.
+    /// Accepts the consuming end of a ring that comes with `expected` descriptors. `take` gets all but the first.
     async fn accept<T, Taking: Future<Output = Result<T, HandoverError>>>(
         self,
         expected: usize,
@@ -199,7 +199,7 @@ impl Connection {
             };
             match &taken {
                 Ok(_) => self.packets.send(&encode(&Answer::Taken), &[]).await?,
-                // The fault is what counts; a peer that does not hear of it sees the hang-up.
+                // The fault is reported here. If the peer does not get the answer, it sees the end of the connection.
                 Err(_) => drop(self.packets.send(&encode(&Answer::Refused), &[]).await),
             }
             taken
@@ -215,45 +215,45 @@ impl Connection {
     }
 }
 
-/// Why a handover failed.
+/// The reason why a handover failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum HandoverError {
-    /// Nobody listens on that name here: another host, another network namespace, or gone.
+    /// No process listens on that name here: the peer is on another host or in another network namespace, or is gone.
     #[error("nobody listens on the peer's local socket")]
     NobodyThere,
-    /// A process of another user.
+    /// The process belongs to another user.
     #[error("the peer runs as user {uid}, who is not allowed")]
     ForeignUser { uid: u32 },
-    /// The other side does not hold the token, or it was spent.
+    /// The other side does not hold the token, or the token was used before.
     #[error("the peer does not hold the token of this session")]
     UnknownToken,
     /// A step took longer than [`Limits::timeout`].
     #[error("the peer was too slow")]
     TimedOut,
-    /// The peer hung up; a listener does that to whom it turns away.
+    /// The peer closed the connection. A listener does that when it rejects a peer.
     #[error("the peer has hung up")]
     PeerGone,
-    /// A packet that means nothing.
+    /// A packet is malformed.
     #[error("the peer's {packet} is malformed")]
     Malformed { packet: &'static str },
-    /// An offer comes with a descriptor for each memory.
+    /// The offer has a wrong number of descriptors.
     #[error("the peer's offer came with {found} descriptors instead of {expected}")]
     Descriptors { found: usize, expected: usize },
-    /// Memory of another kind, which belongs to the ring, cannot be used.
+    /// The further memory that belongs to the ring cannot be used.
     #[error("the peer's memory cannot be used: {0}")]
     More(String),
-    /// Over a limit.
+    /// A limit is exceeded.
     #[error("more than {limit} {what}")]
     TooMuch { what: &'static str, limit: u64 },
-    /// A ring that cannot be.
+    /// The ring's shape is invalid.
     #[error("the peer offers an impossible ring")]
     Shape(#[from] ShapeError),
-    /// The memory is not what it has to be.
+    /// The memory is invalid.
     #[error(transparent)]
     Memfd(#[from] MemfdFault),
-    /// The peer refused what was offered; it knows why.
+    /// The peer refused the offer, for a reason that it does not state.
     #[error("the peer refused the offer")]
     Refused,
     /// Memory could not be made or mapped.
@@ -296,12 +296,12 @@ async fn within<T>(limits: &Limits, step: impl Future<Output = Result<T, Handove
     tokio::time::timeout(limits.timeout, step).await.unwrap_or(Err(HandoverError::TimedOut))
 }
 
-/// How many mappings there are at a time in this process, each of which takes a few milliseconds: the rest waits for its
-/// turn, so that nobody else who needs a thread for blocking work waits for them.
+/// Limits the number of mappings at a time in this process. Each takes a few milliseconds; further ones wait, so that
+/// they do not delay other blocking work.
 static MAPS: Semaphore = Semaphore::const_new(2);
 
-/// Has a device's driver called where it may take its time. A device that is held (by a debugger, or while it compiles) holds up
-/// no more than the calls of others for rings in device memory.
+/// Calls a device's driver on a blocking thread. A device that is held by a debugger or a compilation delays only other
+/// calls for rings in device memory.
 pub(in crate::path) async fn in_driver<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, HandoverError> {
@@ -309,7 +309,7 @@ pub(in crate::path) async fn in_driver<T: Send + 'static>(
     on_thread(&TURNS, work).await
 }
 
-/// Mapping may touch pages, which takes too long for an async thread.
+/// Maps memory on a blocking thread, because touching pages takes too long for an async one.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, HandoverError> {
@@ -323,7 +323,7 @@ async fn on_thread<T: Send + 'static>(
     // The semaphore is never closed.
     let turn = turns.acquire().await.ok();
     let working = tokio::task::spawn_blocking(move || {
-        // Until it is done, whatever becomes of who wanted it.
+        // Held until the work is done, even if its caller stops waiting.
         let _turn = turn;
         work()
     });

@@ -1,8 +1,7 @@
 //! A Unix socket of packets that can carry descriptors.
 //!
-//! `SOCK_SEQPACKET`: a packet arrives whole with its descriptors or not at all, so nobody can
-//! trickle half a message. Tokio's Unix types do for it what they do for streams (readiness,
-//! `accept`, credentials).
+//! With `SOCK_SEQPACKET`, a packet arrives completely with its descriptors or not at all, so a peer cannot send half a
+//! message. Tokio's Unix stream types support it as they do streams (readiness, `accept`, credentials).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -46,7 +45,7 @@ impl Packets {
         loop {
             match rustix::net::connect(&socket, &address) {
                 Ok(()) => break,
-                // The listener has too many in its queue; there is nothing to wait on.
+                // The listener's queue is full, and there is no event to wait for.
                 Err(Errno::AGAIN) => tokio::time::sleep(Duration::from_millis(2)).await,
                 Err(Errno::INTR) => {}
                 Err(Errno::CONNREFUSED) => return Err(HandoverError::NobodyThere),
@@ -57,7 +56,7 @@ impl Packets {
         Ok(Self::new(stream.map_err(self::failed("connect"))?))
     }
 
-    /// The effective user of the process at the other end when it connected or listened.
+    /// Returns the effective user of the process at the other end, as of when it connected or listened.
     pub(super) fn peer_uid(&self) -> Result<u32, HandoverError> {
         let cred = self.stream.peer_cred();
         Ok(cred.map_err(failed("SO_PEERCRED"))?.uid())
@@ -83,8 +82,7 @@ impl Packets {
         sent.map(drop).map_err(failed("sendmsg"))
     }
 
-    /// Receives one packet, with exactly the descriptors that it carried. None are let in unless
-    /// `with_descriptors`.
+    /// Receives one packet, with exactly its descriptors. None are accepted unless `with_descriptors` is set.
     pub(super) async fn receive(&self, with_descriptors: bool) -> Result<(Vec<u8>, Vec<OwnedFd>), HandoverError> {
         let mut packet = vec![0; MAX_PACKET];
         let received = self
@@ -109,7 +107,7 @@ impl Packets {
             })
             .await;
         let (bytes, flags, descriptors) = received.map_err(failed("recvmsg"))?;
-        // Whatever came in is closed when `descriptors` goes.
+        // On errors, dropping `descriptors` closes those that arrived.
         if bytes == 0 {
             return Err(HandoverError::PeerGone);
         }
@@ -145,7 +143,7 @@ fn address(name: &SocketName) -> rustix::io::Result<SocketAddrUnix> {
     SocketAddrUnix::new_abstract_name(name.as_str().as_bytes())
 }
 
-/// What an error of a system call means.
+/// Converts an error of a system call.
 fn failed(doing: &'static str) -> impl Fn(io::Error) -> HandoverError {
     move |source| match source.kind() {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected => {

@@ -12,7 +12,7 @@ fn limits() -> Limits {
     Limits { timeout: Duration::from_secs(20), ..Limits::default() }
 }
 
-/// Two ends of a connection: the listening and the connecting one.
+/// Makes both ends of a connection: the listening and the connecting one.
 async fn connected() -> (Connection, Connection) {
     let listener = Listener::bind(limits()).unwrap();
     let token = random_token().unwrap();
@@ -94,7 +94,7 @@ async fn a_listener_that_lacks_the_token_is_found_out() {
     impostor.await.unwrap();
 }
 
-/// What all versions say first, and answer.
+/// The first hello of all versions, and its answer.
 #[test]
 fn greetings_of_caches_on_the_host_stay_as_they_are() {
     let token = Token([7; 32]);
@@ -108,7 +108,7 @@ fn greetings_of_caches_on_the_host_stay_as_they_are() {
     }
 }
 
-/// Such a listener knows one hello.
+/// An older listener knows only one hello.
 #[tokio::test]
 async fn a_listener_that_knows_nothing_of_devices_hears_the_hello_that_it_knows() {
     let name = random_socket().unwrap();
@@ -185,7 +185,7 @@ async fn too_many_expected_peers_are_refused() {
     let _c = listener.expect(&token()).unwrap();
 }
 
-/// A pipe whose reading end tells when the last copy of the writing end was closed.
+/// Makes a pipe whose reading end tells when the last copy of the writing end was closed.
 fn canary() -> (File, OwnedFd) {
     let (reader, writer) = std::io::pipe().unwrap();
     (OwnedFd::from(reader).into(), writer.into())
@@ -222,7 +222,7 @@ fn ring_offer(slots: u32, slot_bytes: u32) -> Vec<u8> {
     encode(&Offer { slots, slot_bytes })
 }
 
-/// A memfd with these seals only.
+/// Makes a memfd with these seals only.
 fn sealed(len: u64, seals: SealFlags) -> OwnedFd {
     let flags = rustix::fs::MemfdFlags::ALLOW_SEALING;
     let fd = rustix::fs::memfd_create("transload-test", flags).unwrap();
@@ -231,7 +231,7 @@ fn sealed(len: u64, seals: SealFlags) -> OwnedFd {
     fd
 }
 
-/// Sends an offer as it is and says how a peer that wants to be a consumer takes it.
+/// Sends an offer unchanged, and returns how a consumer answers it.
 async fn offered(packet: &[u8], fds: &[&OwnedFd]) -> HandoverError {
     let (a, mut b) = connected().await;
     let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();

@@ -12,11 +12,11 @@ use transload_memory::copy::{Crc32c, Cursor};
 /// The destination's end of a ring. Dropping it hangs up.
 pub struct Consumer {
     pub(super) ring: Ring,
-    /// Slots released.
+    /// The number of slots released.
     tail: u64,
-    /// Slots taken, of which the last ones may be lent.
+    /// The number of slots taken. The last ones may be lent.
     taken: u64,
-    /// Slots known to be published.
+    /// The number of slots known to be published.
     head: u64,
 }
 
@@ -25,31 +25,30 @@ impl Consumer {
         Self { ring, tail: 0, taken: 0, head: 0 }
     }
 
-    /// The shape of the ring.
+    /// Returns the shape of the ring.
     pub fn shape(&self) -> RingShape {
         self.ring.shape
     }
 
-    /// What hangs this end up from any thread.
+    /// Returns the doorbell, with which any thread can hang up this end.
     pub fn doorbell(&self) -> Doorbell {
         self.ring.doorbell.clone()
     }
 
-    /// The memory of the ring.
     pub(in crate::path::ring) fn memory(&self) -> &Arc<SharedMemory> {
         self.ring.memory()
     }
 
-    /// Waits for the next slot; without a deadline for as long as the peer lives. Slots that were lent and came back are
-    /// released first, so where some are lent, this is to be called again before long.
+    /// Waits for the next slot; without a deadline for as long as the peer lives. Lent slots that came back are
+    /// released first, so while slots are lent this must be called again soon.
     pub fn receive(&mut self, deadline: Option<Instant>) -> Result<ReadWindow<'_>, RingError> {
         self.release();
         let slots = u64::from(self.shape().slots());
         let (ring, tail, taken, known) = (&self.ring, self.tail, self.taken, self.head);
         let head = ring.wait(ring.consumer_sleeps(), deadline, || {
             let head = ring.head().load(Ordering::Acquire);
-            // Only forwards, and at most one ring ahead. Both count slots seen by this process,
-            // so the sum cannot overflow before 2^64 slots.
+            // The count may only grow, and by at most one ring. Both numbers count slots seen by this process, so the
+            // sum cannot overflow before 2^64 slots.
             if head < known || head > tail + slots {
                 return corrupt("the count of published slots", head);
             }
@@ -58,7 +57,7 @@ impl Consumer {
         self.head = head;
 
         let header = self.ring.header(taken);
-        // One load each, into private memory: what is checked is what is used.
+        // Each field is loaded once into private memory, so that the checked value is the used one.
         let tag = header.tag.load(Ordering::Relaxed);
         let offset = header.offset.load(Ordering::Relaxed);
         let len = header.len.load(Ordering::Relaxed);
@@ -71,12 +70,13 @@ impl Consumer {
         Ok(ReadWindow { consumer: self, tag, offset, len: len as usize })
     }
 
-    /// Whether slots were taken that are not released: they were lent, and [`receive`](Self::receive) has not seen them back.
+    /// Returns whether taken slots are not released: they were lent, and [`receive`](Self::receive) has not seen them
+    /// come back.
     pub(in crate::path::ring) fn has_lent(&self) -> bool {
         self.tail < self.taken
     }
 
-    /// Gives slots back to the producer, up to the first that is lent.
+    /// Releases slots to the producer, up to the first one that is lent.
     fn release(&mut self) {
         let known = self.tail;
         while self.tail < self.taken && !self.ring.is_lent(self.tail) {
@@ -85,16 +85,16 @@ impl Consumer {
         if self.tail > known {
             // Release: every read of the bytes comes before the count.
             self.ring.tail().store(self.tail, Ordering::Release);
-            // A peer that is gone shows at the next wait.
+            // The next wait notices a peer that is gone.
             let _ = self.ring.wake(self.ring.producer_sleeps());
         }
     }
 }
 
-/// A slot that was filled, to be emptied. Dropping it gives it back to the producer, as soon as nothing of it is lent.
+/// A filled slot, to be emptied. Dropping this releases it to the producer, as soon as none of it is lent.
 ///
-/// The peer can write these bytes at any time: this is a raw pointer so that nobody makes a
-/// `&[u8]` of it, and what is read twice may differ.
+/// The peer can write these bytes at any time. They are accessed through a raw pointer, so that no `&[u8]` is made of
+/// them, and reading them twice may give different values.
 #[must_use = "what is not read is lost"]
 pub struct ReadWindow<'a> {
     consumer: &'a mut Consumer,
@@ -104,35 +104,35 @@ pub struct ReadWindow<'a> {
 }
 
 impl ReadWindow<'_> {
-    /// The stream that the bytes belong to, as the peer says.
+    /// Returns the stream that the bytes belong to, as the peer states.
     pub fn tag(&self) -> u64 {
         self.tag
     }
 
-    /// Where in that stream they start, as the peer says; `offset + len` does not overflow.
+    /// Returns the position of the bytes in that stream, as the peer states; `offset + len` does not overflow.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// How many bytes: from 1 to the bytes of a slot.
+    /// Returns the number of bytes: from 1 to the size of a slot.
     #[allow(clippy::len_without_is_empty)] // It never is.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The first of them, aligned to 4 KiB. Valid for [`len`](Self::len) bytes of reads while the
-    /// window lives.
+    /// Returns the address of the first byte, aligned to 4 KiB. It is valid for reads of [`len`](Self::len) bytes while
+    /// the window exists.
     pub fn as_ptr(&self) -> *const u8 {
         self.consumer.ring.slot(self.consumer.taken)
     }
 
-    /// Which of the ring's slots it is.
+    /// Returns the index of the slot in the ring.
     #[cfg(feature = "cuda")]
     pub(in crate::path) fn index(&self) -> usize {
         self.consumer.ring.shape.index(self.consumer.taken)
     }
 
-    /// Copies bytes from `at` in the slot; `None` if there are not so many.
+    /// Copies bytes from `at` in the slot. Returns `None` if there are fewer.
     pub fn get(&self, at: usize, into: &mut [u8]) -> Option<()> {
         check(at, into.len(), self.len).ok()?;
         // SAFETY: `at + len` is within the slot, as just checked, and the slot is mapped while the
@@ -143,21 +143,22 @@ impl ReadWindow<'_> {
         Some(())
     }
 
-    /// Lends `len` bytes from `at` in the slot to whoever reads them later. The slot is released when they came back.
+    /// Lends `len` bytes from `at` in the slot to an operation that reads them later. The slot is released when they
+    /// come back.
     ///
     /// # Errors
     /// [`RingError::Length`].
     ///
     /// # Safety
-    /// They are only read.
+    /// The bytes are only read.
     pub(in crate::path) unsafe fn lend(&self, at: usize, len: usize) -> Result<Stretch, RingError> {
         check(at, len, self.len)?;
         let consumer = &*self.consumer;
-        // SAFETY: nothing in this process writes to what the peer fills, and by the caller's word this does not either.
+        // SAFETY: nothing in this process writes to the peer's slots; the caller vouches for the operation.
         Ok(unsafe { consumer.ring.lend(consumer.taken, at, len) })
     }
 
-    /// Adds `len` bytes from `at` in the slot to a sum. If the peer writes to them, what is summed and what somebody else reads
+    /// Adds `len` bytes from `at` in the slot to a sum. If the peer writes to them, the sum and another read of them
     /// may differ.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! The shared words of a ring, and how to wait for the peer to change them.
+//! The shared control words of a ring, and waiting for the peer to change them.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +15,7 @@ use crate::data::{SharedMemory, Stretch};
 use crate::path::ring::carrier::doorbell::{Doorbell, Woken};
 use crate::path::ring::carrier::memfd;
 
-/// The memory of a ring, which this side has mapped.
+/// The memory of a ring that this side has mapped.
 pub(in crate::path::ring) struct Mapped {
     memory: OwnedFd,
     map: MmapRaw,
@@ -23,12 +23,12 @@ pub(in crate::path::ring) struct Mapped {
 }
 
 impl Mapped {
-    /// Makes the memory of a ring, sealed.
+    /// Makes the memory of a ring, sealed in size.
     pub(in crate::path::ring) fn create(shape: RingShape) -> io::Result<Self> {
         Self::new(memfd::create("transload-ring", shape.bytes())?, shape)
     }
 
-    /// Maps memory that was made for a ring of `shape`, or [checked](memfd::check) to be that.
+    /// Maps memory that was made for a ring of `shape`, or [checked](memfd::check).
     pub(in crate::path::ring) fn new(memory: OwnedFd, shape: RingShape) -> io::Result<Self> {
         let map = memfd::map(&memory, shape.bytes())?;
         Ok(Self { memory, map, shape })
@@ -38,7 +38,7 @@ impl Mapped {
         self.memory.as_fd()
     }
 
-    /// The ring in memory that both sides have mapped, all of which is there from here on.
+    /// Makes the ring, when both sides have mapped its memory. From then on every page exists for good.
     pub(in crate::path::ring) fn keep(self, socket: OwnedFd) -> io::Result<Ring> {
         let Self { memory, map, shape } = self;
         memfd::keep(memory, shape.bytes())?;
@@ -47,7 +47,7 @@ impl Mapped {
     }
 }
 
-/// A mapped ring and its doorbell, before it is known which end this is. Dropping it hangs up.
+/// A mapped ring and its doorbell, for either end. Dropping it hangs up.
 pub(in crate::path::ring) struct Ring {
     pub(super) shape: RingShape,
     map: Arc<SharedMemory>,
@@ -62,35 +62,34 @@ impl Drop for Ring {
 }
 
 impl Ring {
-    /// All of its memory.
     pub(super) fn memory(&self) -> &Arc<SharedMemory> {
         &self.map
     }
 
-    /// Lends bytes of a slot, which [`check`](super::check) has found in it.
+    /// Lends bytes of a slot that passed [`check`](super::check).
     ///
     /// # Safety
-    /// As for [`Stretch::new`]; they are out for as long as the slot [is lent](Self::is_lent).
+    /// As for [`Stretch::new`]. The bytes are lent for as long as the slot [is](Self::is_lent).
     pub(super) unsafe fn lend(&self, count: u64, at: usize, len: usize) -> Stretch {
         let start = self.shape.slot_offset(count) + at;
         let token = self.lent.token(self.shape.index(count));
-        // SAFETY: the caller's word.
+        // SAFETY: the caller vouches for the bytes.
         unsafe { Stretch::new(&self.map, start..start + len, token) }
     }
 
-    /// Whether bytes of that slot are lent.
+    /// Returns whether bytes of that slot are lent.
     pub(super) fn is_lent(&self, count: u64) -> bool {
         self.lent.is_out(self.shape.index(count))
     }
 
-    /// The bytes of the slot that is filled as number `count`.
+    /// Returns the address of the slot that is filled as number `count`.
     pub(super) fn slot(&self, count: u64) -> *mut u8 {
         // SAFETY: `slot_offset` takes `count` modulo the number of slots, so that the slot lies
         // within the `shape.bytes()` bytes mapped.
         unsafe { self.map.as_mut_ptr().add(self.shape.slot_offset(count)) }
     }
 
-    /// The header of that slot.
+    /// Returns the header of that slot.
     pub(super) fn header(&self, count: u64) -> Header<'_> {
         let at = self.shape.header_offset(count);
         Header {
@@ -100,12 +99,12 @@ impl Ring {
         }
     }
 
-    /// Slots published.
+    /// The number of slots published.
     pub(super) fn head(&self) -> &AtomicU64 {
         self.u64_at(shape::HEAD_OFFSET)
     }
 
-    /// Slots released.
+    /// The number of slots released.
     pub(super) fn tail(&self) -> &AtomicU64 {
         self.u64_at(shape::TAIL_OFFSET)
     }
@@ -118,10 +117,9 @@ impl Ring {
         self.u32_at(shape::CONSUMER_SLEEPS_OFFSET)
     }
 
-    /// Wakes the peer if it says in `its_sleep` that it sleeps; call it after the store that it
-    /// waits for.
+    /// Wakes the peer if its flag `its_sleep` says that it sleeps. Call it after the store that the peer waits for.
     ///
-    /// Both sides store, then look, with a full fence between: at least one of them sees the other.
+    /// Both sides store first and then look, with a full fence in between, so at least one of them sees the other.
     pub(super) fn wake(&self, its_sleep: &AtomicU32) -> Result<(), RingError> {
         atomic::fence(Ordering::SeqCst);
         if its_sleep.load(Ordering::Relaxed) == 0 {
@@ -130,13 +128,13 @@ impl Ring {
         its_sleep.store(0, Ordering::SeqCst);
         match self.doorbell.ring() {
             true => Ok(()),
-            // One of the two has ended the connection.
+            // Either side has ended the connection.
             false if self.doorbell.is_hung_up() => Err(RingError::HungUp),
             false => Err(RingError::PeerGone),
         }
     }
 
-    /// Waits until `ready` says something.
+    /// Waits until `ready` returns a value.
     pub(super) fn wait<T>(
         &self,
         my_sleep: &AtomicU32,
@@ -177,7 +175,7 @@ impl Ring {
             }
             match self.doorbell.wait(deadline).map_err(RingError::Wait)? {
                 Woken::LookAgain => {}
-                // What the peer did before it hung up still counts.
+                // Slots that the peer published before it hung up still count.
                 Woken::HungUp => return self.look(ready)?.ok_or(RingError::PeerGone),
             }
         }
@@ -192,10 +190,9 @@ impl Ring {
 
     fn u64_at(&self, at: usize) -> &AtomicU64 {
         debug_assert!(at.is_multiple_of(8) && at + 8 <= self.map.len());
-        // SAFETY: every caller's `at` comes from the constants of `shape` or from `header_offset`,
-        // so that it is a multiple of 8 inside the mapping, which lives as long as `self` and which
-        // starts on a page. This process touches these bytes by atomics only; the peer may do with
-        // them what it likes, and any value is a valid u64.
+        // SAFETY: every caller's `at` comes from the constants of `shape` or from `header_offset`, so it is a multiple
+        // of 8 inside the mapping, which lives as long as `self` and starts on a page. This process accesses these
+        // bytes with atomics only. The peer may write anything, and any value is a valid u64.
         unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(at).cast()) }
     }
 

@@ -11,16 +11,16 @@ use transload_memory::copy::{Crc32c, Cursor};
 
 /// The source's end of a ring.
 ///
-/// Dropping it hangs up; the consumer still gets what was published.
+/// Dropping it hangs up. The consumer still gets the published slots.
 pub struct Producer {
     pub(super) ring: Ring,
-    /// Slots published.
+    /// The number of slots published.
     head: u64,
-    /// Slots known to be released.
+    /// The number of slots known to be released.
     tail: u64,
 }
 
-/// The tag of slots that belong to no stream; where in that, too, since 0 begins one.
+/// The tag and the position of slots that belong to no stream. The position is not 0, since 0 begins a stream.
 const NO_STREAM: (u64, u64) = (u64::MAX, 1);
 
 impl Producer {
@@ -28,24 +28,23 @@ impl Producer {
         Self { ring, head: 0, tail: 0 }
     }
 
-    /// The shape of the ring.
+    /// Returns the shape of the ring.
     pub fn shape(&self) -> RingShape {
         self.ring.shape
     }
 
-    /// What hangs this end up from any thread.
+    /// Returns the doorbell, with which any thread can hang up this end.
     pub fn doorbell(&self) -> Doorbell {
         self.ring.doorbell.clone()
     }
 
-    /// The memory of the ring.
     pub(in crate::path::ring) fn memory(&self) -> &Arc<SharedMemory> {
         self.ring.memory()
     }
 
     /// Waits for a free slot; without a deadline for as long as the peer lives.
     pub fn reserve(&mut self, deadline: Option<Instant>) -> Result<WriteWindow<'_>, RingError> {
-        // Those that cannot be filled are passed over, as long as there is one that can.
+        // Slots that are still lent are skipped, as long as another one is free.
         while self.wait(0, deadline)? {
             self.put_header(NO_STREAM, 1)?;
         }
@@ -54,7 +53,7 @@ impl Producer {
         Ok(WriteWindow { producer, count })
     }
 
-    /// Waits for a free slot behind the next `ahead` ones, which are being filled. It is published after them.
+    /// Waits for a free slot after the next `ahead` ones, which are being filled. It is published after them.
     pub(in crate::path) fn reserve_ahead(
         &mut self,
         ahead: usize,
@@ -69,13 +68,13 @@ impl Producer {
         }
     }
 
-    /// Waits for the slot behind the next `ahead` ones, and says whether it is lent while others are not.
+    /// Waits for the slot after the next `ahead` ones. Returns whether it is lent while others are not.
     fn wait(&mut self, ahead: u64, deadline: Option<Instant>) -> Result<bool, RingError> {
         let slots = u64::from(self.shape().slots());
         let (ring, head, known) = (&self.ring, self.head, self.tail);
         let (tail, is_lent) = ring.wait(ring.producer_sleeps(), deadline, || {
             let tail = ring.tail().load(Ordering::Acquire);
-            // Only forwards, and never past what was published.
+            // The count may only grow, and never beyond the published slots.
             if tail < known || tail > head {
                 return corrupt("the count of released slots", tail);
             }
@@ -88,10 +87,10 @@ impl Producer {
         Ok(is_lent)
     }
 
-    /// Why there has been no slot to reserve for so long that the ring is given up: which side has them.
+    /// Returns the error for a ring without a free slot for too long: it tells which side has the slots.
     pub(in crate::path::ring) fn starved(&self) -> RingError {
         let (slots, lent) = (self.shape().slots(), self.ring.lent.count());
-        // The peer's word, so not to be trusted: it is only told.
+        // The peer's value is not trusted. It only goes into the message.
         let released = self.ring.tail().load(Ordering::Acquire);
         let unreleased = self.head.saturating_sub(released).min(u64::from(slots)) as u32;
         match lent == slots {
@@ -116,10 +115,10 @@ impl Producer {
     }
 }
 
-/// A free slot, to be filled and published. Dropped unpublished, the slot stays free.
+/// A free slot, to be filled and published. If this is dropped without publishing, the slot stays free.
 ///
-/// The peer can read and write these bytes at any time: this is a raw pointer so that nobody makes
-/// a `&mut [u8]` of it. No other thread of this process touches them while the window is out.
+/// The peer can read and write these bytes at any time. They are accessed through a raw pointer, so that no `&mut [u8]`
+/// is made of them. No other thread of this process touches them while the window exists.
 #[must_use = "a slot is delivered by `publish` only"]
 pub struct WriteWindow<'a> {
     producer: &'a mut Producer,
@@ -127,24 +126,24 @@ pub struct WriteWindow<'a> {
 }
 
 impl WriteWindow<'_> {
-    /// Start of the slot, aligned to 4 KiB. Valid for [`capacity`](Self::capacity) bytes of reads
-    /// and writes while the window lives.
+    /// Returns the start of the slot, aligned to 4 KiB. It is valid for reads and writes of
+    /// [`capacity`](Self::capacity) bytes while the window exists.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.producer.ring.slot(self.count)
     }
 
-    /// Which of the ring's slots it is.
+    /// Returns the index of the slot in the ring.
     #[cfg(feature = "cuda")]
     pub(in crate::path) fn index(&self) -> usize {
         self.producer.ring.shape.index(self.count)
     }
 
-    /// Bytes of the slot.
+    /// Returns the size of the slot in bytes.
     pub fn capacity(&self) -> usize {
         self.producer.shape().slot_bytes() as usize
     }
 
-    /// Copies `bytes` to `at` in the slot; `None` if they do not fit.
+    /// Copies `bytes` to `at` in the slot. Returns `None` if they do not fit.
     pub fn put(&mut self, at: usize, bytes: &[u8]) -> Option<()> {
         check(at, bytes.len(), self.capacity()).ok()?;
         // SAFETY: `at + len` is within the slot, as just checked, and the slot is mapped while the
@@ -161,25 +160,24 @@ impl WriteWindow<'_> {
     /// [`RingError::Length`], [`RingError::Memory`].
     pub fn gather(&mut self, at: usize, len: usize, cursor: &mut Cursor, sum: &mut Crc32c) -> Result<(), RingError> {
         check(at, len, self.capacity())?;
-        // SAFETY: `at + len` is within the slot, which is valid for writes of its capacity while this
-        // window lives, and touched by no other thread of this process; what the peer does to it shows
-        // in the peer's own transfer only.
+        // SAFETY: `at + len` is within the slot, which is valid for writes of its capacity while this window exists,
+        // and touched by no other thread of this process. A peer that writes to it spoils only its own transfer.
         unsafe { cursor.gather_raw(self.as_mut_ptr().add(at), len, Some(sum)) }?;
         Ok(())
     }
 
-    /// Lends `len` bytes from `at` in the slot to whoever fills them later. The slot can be published only when they came
-    /// back.
+    /// Lends `len` bytes from `at` in the slot to an operation that fills them later. The slot can be published only
+    /// after they came back.
     ///
     /// # Errors
     /// [`RingError::Length`].
     ///
     /// # Safety
-    /// Until then the window, and those that follow it for this slot, touch other bytes only.
+    /// Until then this window, and later windows of this slot, touch other bytes only.
     pub(in crate::path::ring) unsafe fn lend(&self, at: usize, len: usize) -> Result<Stretch, RingError> {
         check(at, len, self.capacity())?;
-        // SAFETY: in this process slots are touched by windows only: by this one as the caller says, and by none that
-        // `reserve` gives.
+        // SAFETY: in this process slots are accessed through windows only. The caller vouches for this one, and
+        // `reserve` returns no window of a lent slot.
         Ok(unsafe { self.producer.ring.lend(self.count, at, len) })
     }
 
@@ -189,17 +187,17 @@ impl WriteWindow<'_> {
     /// [`RingError::Length`].
     pub(in crate::path::ring) fn add_to(&mut self, sum: &mut Crc32c, at: usize, len: usize) -> Result<(), RingError> {
         check(at, len, self.capacity())?;
-        // SAFETY: within the slot, as just checked, which is mapped while the producer lives and touched by no other thread of
-        // this process.
+        // SAFETY: the range is within the slot, as just checked. The slot is mapped while the producer lives, and
+        // touched by no other thread of this process.
         unsafe { add_to(sum, self.as_mut_ptr().add(at), len) };
         Ok(())
     }
 
-    /// Hands the first `len` bytes of the slot to the consumer, as bytes `offset..offset + len` of
-    /// the stream that both sides call `tag`.
+    /// Publishes the first `len` bytes of the slot to the consumer, as bytes `offset..offset + len` of the stream with
+    /// the number `tag`.
     ///
     /// # Panics
-    /// If slots before it are being filled, or bytes of it are lent.
+    /// If earlier slots are being filled, or bytes of this one are lent.
     pub fn publish(self, tag: u64, offset: u64, len: usize) -> Result<(), RingError> {
         let capacity = self.capacity();
         let short = match u32::try_from(len) {

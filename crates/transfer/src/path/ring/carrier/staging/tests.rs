@@ -50,7 +50,7 @@ fn publish(producer: &mut Producer, tag: u64, offset: u64, bytes: &[u8]) -> Resu
     window.publish(tag, offset, bytes.len())
 }
 
-/// Publishes until that fails, and says why.
+/// Publishes until that fails, and returns the error.
 fn fill(producer: &mut Producer) -> RingError {
     loop {
         if let Err(error) = publish(producer, 0, 0, b"x") {
@@ -221,7 +221,7 @@ async fn work_that_is_dropped_hangs_up() {
 
 #[test]
 fn waiting_costs_no_processor() {
-    /// Nanoseconds that this thread has run.
+    /// Returns the processor time of this thread in nanoseconds.
     fn ran() -> u64 {
         let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
         stat.split_whitespace().next().unwrap().parse().unwrap()
@@ -250,7 +250,7 @@ fn shapes_have_bounds() {
     assert_eq!(last + u64::from(largest.slot_bytes()), largest.bytes());
 }
 
-/// One thing that a peer can do to the shared words.
+/// A change that a peer can make to the shared words.
 #[derive(Clone, Debug)]
 enum Spoil {
     Head(u64),
@@ -301,7 +301,7 @@ fn apply(ring: &Ring, spoil: &Spoil) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever the peer writes: a window inside the ring, or a typed error by the deadline.
+    /// Whatever the peer writes, the result is a window inside the ring, or a typed error by the deadline.
     #[test]
     fn a_consumer_survives_its_producer(spoils in prop::collection::vec(spoil(), 1..12)) {
         let (producer, mut consumer) = ends(SMALL);
@@ -344,7 +344,7 @@ proptest! {
     }
 }
 
-/// The same, with a peer that writes and rings all the time.
+/// Tests the same with a peer that writes and rings all the time.
 #[test]
 fn a_storm_of_garbage_does_no_harm() {
     let (producer, mut consumer) = ends(SMALL);
@@ -405,7 +405,7 @@ impl Consumer {
 }
 
 impl Ring {
-    /// The addresses of all slots.
+    /// Returns the addresses of all slots.
     fn slots_range(&self) -> std::ops::Range<usize> {
         let start = self.slot(0) as usize;
         start..start + (self.shape.slots() * self.shape.slot_bytes()) as usize

@@ -2,14 +2,14 @@ use super::*;
 use crate::data::Stretch;
 use transload_memory::copy::Crc32c;
 
-/// Lends bytes 100 to 150 of the slot behind so many that are being filled.
+/// Lends bytes 100 to 150 of the slot after `ahead` ones that are being filled.
 fn lend(producer: &mut Producer, ahead: usize) -> Stretch {
     let slot = producer.reserve_ahead(ahead, soon()).unwrap();
     // SAFETY: the slot is published without them, or when they came back.
     unsafe { slot.lend(100, 50) }.unwrap()
 }
 
-/// Takes a slot, and says which stream it is of.
+/// Takes a slot, and returns the number of its stream.
 fn receive(consumer: &mut Consumer) -> (u64, u64, usize) {
     let slot = consumer.receive(soon()).unwrap();
     (slot.tag(), slot.offset(), slot.len())
@@ -125,7 +125,7 @@ fn slots_are_released_in_order_when_they_came_back() {
     }
 }
 
-/// Whoever has bytes of it may be a device that nobody can stop.
+/// The borrower may be a device that cannot be stopped.
 #[test]
 fn the_memory_stays_for_as_long_as_something_is_lent() {
     let (mut producer, consumer) = ends(SMALL);
