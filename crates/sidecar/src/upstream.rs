@@ -310,8 +310,8 @@ impl Upstream {
         let permits = self.inner.look_ups[role as usize].clone(); 
         let permit = permits.acquire_owned().await.map_err(io::Error::other)?;
         let name = name.to_owned();
-        // A task of its own: if the caller gives up, the look-up still occupies its thread, so it has to keep its
-        // permit.
+        // A separate task runs the look-up: if the caller gives up, the look-up still occupies its thread and has to
+        // keep its permit.
         let looking_up = tokio::spawn(async move {
             let _permit = permit;
             match tokio::net::lookup_host((&*name, port)).await {

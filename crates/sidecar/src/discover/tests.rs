@@ -71,7 +71,7 @@ fn only_so_many_servers_are_used() {
     let servers = servers();
     let url = |number| ServerUrl::parse(&format!("http://s{number}:1")).expect("a URL");
     let mut found = Found::new(servers.clone());
-    assert_eq!(warnings(|| found.tell(Vec::new(), (0..MOST_SERVERS + 5).map(url).collect())), 1);
+    assert_eq!(warnings(|| found.update(Vec::new(), (0..MOST_SERVERS + 5).map(url).collect())), 1);
     assert_eq!(servers.snapshot().len(), MOST_SERVERS);
 }
 
@@ -157,7 +157,7 @@ fn a_link_that_is_turned_is_a_change() {
 fn what_a_file_has_wrong_is_named_and_not_shown() {
     let text = br#"{"decode": ["http://d:1", "http://user:word@d:2"]}"#;
     let wrong = super::file::parse(text).expect_err("a password").to_string();
-    assert!(wrong.starts_with("its decode server 2 is no URL: "), "{wrong}");
+    assert!(wrong.starts_with("its decode server 2 is not a URL: "), "{wrong}");
     assert!(!wrong.contains("word"), "{wrong}");
 }
 
