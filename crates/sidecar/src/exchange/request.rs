@@ -172,8 +172,8 @@ impl Request {
         let limits = self.route.limits().iter();
         let edit = limits.fold(object.edit().remove("min_tokens"), |edit, limit| edit.set(limit, "1"));
         // One answer is enough: the prompt's cache is the same for all answers.
-        let prompts = |key: &str| object.get(key).is_some_and(|value| value != "null");
-        let single = SINGLE.iter().filter(|(key, _)| prompts(key));
+        let is_set = |key: &str| object.get(key).is_some_and(|value| value != "null");
+        let single = SINGLE.iter().filter(|(key, _)| is_set(key));
         single.fold(edit, |edit, (key, one)| edit.set(key, *one))
     }
 }

@@ -233,7 +233,7 @@ const BAD_TARGET: Refusal = Refusal::bad(
     "the request's target is neither a path, nor an http or https URL, of the characters of a URI, without a fragment",
 );
 
-/// Checks a target in absolute form, which begins at `start` of the head, and returns where its authority is.
+/// Checks a target in absolute form, which begins at `start` of the head. Returns the position of its authority.
 fn absolute(target: &[u8], start: usize) -> Result<Span, Refusal> {
     let rest = |scheme: &[u8]| {
         let (begin, rest) = target.split_at_checked(scheme.len())?;
@@ -256,7 +256,8 @@ fn set_once<T>(slot: &mut Option<T>, value: T, twice: &'static str) -> Result<()
     }
 }
 
-/// The length in decimal, as everybody reads it: without a sign, blanks, leading zeros or a list, below 2^63.
+/// Parses a length in the form that all parsers read alike: decimal, without a sign, blanks, leading zeros or a list,
+/// below 2^63.
 fn content_length(value: &[u8]) -> Result<u64, Refusal> {
     let digits = value.iter().all(u8::is_ascii_digit);
     let plain = digits && (value.len() == 1 || !value.starts_with(b"0"));
@@ -268,8 +269,9 @@ fn content_length(value: &[u8]) -> Result<u64, Refusal> {
         .ok_or(Refusal::bad("the header Content-Length is not one decimal number"))
 }
 
-/// Tells whether `Upgrade` names protocols, and none of HTTP's own: no server may be brought to speak one in which nothing of what
-/// is checked here would be. A server picks among those that are named, so one of HTTP's makes all of them void.
+/// Returns whether `Upgrade` names protocols, none of them HTTP's own. In another version of HTTP the server would
+/// accept requests that are not checked here. The server picks one of the named protocols, so a single one of HTTP's is
+/// enough to refuse.
 fn names_other_protocols(value: &[u8]) -> bool {
     let begins = |item: &[u8], with: &[u8]| {
         let begin = item.get(..with.len());
@@ -279,7 +281,7 @@ fn names_other_protocols(value: &[u8]) -> bool {
     items.all(|item| !item.is_empty() && !begins(item, b"h2") && !begins(item, b"http"))
 }
 
-/// The number of blanks that a line ends with.
+/// Returns the number of blanks at the end of a line.
 fn blanks(line: &[u8]) -> usize {
     let blank = |byte: &&u8| matches!(byte, b' ' | b'\t');
     line.iter().rev().take_while(blank).count()

@@ -126,7 +126,7 @@ impl Otlp {
 
     /// Returns the protocol and the collector's authority for logs.
     pub(super) fn collector(&self) -> String {
-        let authority = self.endpoint.authority().map_or("", |endpoint_url| endpoint_url.as_str());
+        let authority = self.endpoint.authority().map_or("", |authority| authority.as_str());
         format!("{:?} {authority}", self.protocol)
     }
 }
@@ -206,16 +206,16 @@ fn sampler(name: Option<String>, argument: Option<String>) -> Sampler {
 
 /// Builds the attributes of the process from `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`.
 pub(super) fn resource() -> Resource {
-    let endpoint_url = |resource: &Resource| {
+    let is_named = |resource: &Resource| {
         let name = resource.get(&Key::from_static_str("service.name"));
         name.is_some_and(|name| !name.as_str().starts_with("unknown_service"))
     };
-    let from_environment_variables = Resource::builder().build();
+    let from_environment = Resource::builder().build();
     let mut builder = Resource::builder();
-    if !endpoint_url(&from_environment_variables) {
+    if !is_named(&from_environment) {
         builder = builder.with_service_name(SERVICE);
     }
-    if from_environment_variables.get(&Key::from_static_str("service.version")).is_none() {
+    if from_environment.get(&Key::from_static_str("service.version")).is_none() {
         let version = opentelemetry::KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
         builder = builder.with_attribute(version);
     }

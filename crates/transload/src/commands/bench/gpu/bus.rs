@@ -1,4 +1,5 @@
-//! Over the bus: gathered and scattered by few multiprocessors, carried by copy engines, beside one copy of as many bytes.
+//! Transfers over the bus, gathered and scattered by few multiprocessors and carried by copy engines, compared with one
+//! copy of as many bytes.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use crate::commands::bench::course::timed;
 use crate::failure::Failure;
 use crate::show::number::gigabytes_per_second;
 
-/// Where the streams begin: what is behind a header begins at no multiple of 16, and what a network delivers at any position.
+/// The start positions of the streams: data after a header is not aligned to 16 bytes, and a network delivers data at
+/// any position.
 const POSITIONS: [(u64, &str); 3] = [(0, ""), (8, ", from position 8"), (1402, ", from position 1402")];
 
 pub(super) const CASES: usize = POSITIONS.len();

@@ -1,4 +1,4 @@
-//! What is short: submitting, the first piece behind a mark, loading the kernels.
+//! Short operations: submission, the first piece after a mark, and loading the kernels.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -13,10 +13,10 @@ pub(super) const CASES: usize = RUNS.len() + 2;
 
 const RUNS: [(u64, &str); 2] = [(512, "512 B"), (1 << 20, "1 MiB")];
 
-/// Bytes of the piece that is waited for.
+/// The size of the piece in bytes.
 const PIECE: u64 = 1 << 20;
 
-/// Measures the first piece behind a mark, and loading.
+/// Measures the time from a mark to the first piece, and the time to load the kernels.
 pub(super) fn waiting(bench: &mut Bench, ground: &Ground) {
     const MARK: &str = "from a mark to its first piece of 1 MiB in pinned memory";
     bench.case(MARK, |bench| behind_a_mark(bench, ground, MARK));
@@ -32,7 +32,7 @@ pub(super) fn waiting(bench: &mut Bench, ground: &Ground) {
     });
 }
 
-/// The processor's time for 16 MiB, within the GPU and to the host.
+/// Measures the processor's time to submit 16 MiB, within the GPU and to the host.
 pub(super) fn submitting(bench: &mut Bench, ground: &mut Ground) {
     for (run, called) in RUNS {
         let name = format!("submitting, runs of {called}");
