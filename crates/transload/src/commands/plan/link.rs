@@ -1,4 +1,4 @@
-//! How long a plan takes on a link: `--link 100Gbit`, with what each chunk costs beside its bytes.
+//! The estimated time of a plan on a link: `--link 100Gbit`, with the cost of each chunk in addition to its bytes.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;

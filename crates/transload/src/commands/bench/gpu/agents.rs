@@ -20,7 +20,7 @@ pub(super) fn run(bench: &mut Bench, gpu: &Gpu, mib: u64) {
         let mut on_gpu = Engines::start(&runtime, case, Some(gpu.clone()))?;
         let mut on_host = Engines::start(&runtime, case, None)?;
         let rounds = bench.in_turns(NAME, [&mut || on_gpu.pull(Path::QUIC), &mut || on_host.pull(Path::QUIC)]);
-        bench.tell(rounds.figure(NAME, "GB/s", "host to host", [0, 1]));
+        bench.add(rounds.figure(NAME, "GB/s", "host to host", [0, 1]));
         on_gpu.finish()?;
         on_host.finish()
     });

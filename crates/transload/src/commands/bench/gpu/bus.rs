@@ -65,7 +65,7 @@ fn from(bench: &mut Bench, ground: &mut Ground, name: &str, begin: u64, position
         ("both at once", "one copy each way", [4, 5]),
     ] {
         let name = format!("{name}, runs of 512 B{position}");
-        bench.tell(rounds.figure(name, "GB/s", baseline, which));
+        bench.add(rounds.figure(name, "GB/s", baseline, which));
     }
     Ok(())
 }

@@ -54,9 +54,9 @@ fn of_runs(bench: &mut Bench, ground: &mut Ground, name: &str, run: u64) -> Resu
             },
         ],
     );
-    bench.tell(rounds.figure(name, "GB/s", ONE, [0, 1]));
+    bench.add(rounds.figure(name, "GB/s", ONE, [0, 1]));
     let others = format!("a descriptor a chunk ({})", chunks.copied_by());
-    bench.tell(rounds.figure(name, "GB/s", others, [0, 2]));
+    bench.add(rounds.figure(name, "GB/s", others, [0, 2]));
     Ok(())
 }
 
@@ -99,7 +99,7 @@ fn one_route(bench: &mut Bench, gpu: &Gpu, name: &str, layers: u32) -> Result<()
             Ok(us(meter.one_copy(from, to, bytes)?.doing))
         }],
     );
-    bench.tell(rounds.figure(name, "us", ONE, [0, 1]));
+    bench.add(rounds.figure(name, "us", ONE, [0, 1]));
     Ok(())
 }
 

@@ -33,7 +33,7 @@ pub(super) fn slots(bench: &mut Bench, ground: &mut Ground) {
                 Ok(rate(meter.one_copy(source, destination, bytes)?.doing))
             }],
         );
-        bench.tell(rounds.figure(NAME, "GB/s", "one device copy", [0, 1]));
+        bench.add(rounds.figure(NAME, "GB/s", "one device copy", [0, 1]));
         Ok(())
     });
 }
@@ -69,7 +69,7 @@ pub(super) fn agents(bench: &mut Bench, gpu: &Gpu, mib: u64) {
             ],
         );
         let slots = "its routes through such slots, without sums and agents";
-        bench.tell(rounds.figure(NAME, "GB/s", slots, [0, 1]));
+        bench.add(rounds.figure(NAME, "GB/s", slots, [0, 1]));
         runtime.block_on(agents.finish())
     });
 }

@@ -27,7 +27,7 @@ pub(super) fn waiting(bench: &mut Bench, ground: &Ground) {
             LOADING,
             [&mut || Ok(ms(ground.meter.load_kernels(true)?)), &mut || Ok(ms(ground.meter.load_kernels(false)?))],
         );
-        bench.tell(rounds.figure(LOADING, "ms", "loading it again", [0, 1]));
+        bench.add(rounds.figure(LOADING, "ms", "loading it again", [0, 1]));
         Ok(())
     });
 }
@@ -58,7 +58,7 @@ fn submitting_runs(bench: &mut Bench, ground: &mut Ground, name: &str, run: u64,
     let others = format!("a descriptor a chunk ({})", chunks.copied_by());
     for (what, which) in [("within the GPU", [0, 2]), ("to the host", [1, 2])] {
         let name = format!("submitting {mib} MiB {what}, runs of {called}");
-        bench.tell(rounds.figure(name, "us", &others, which));
+        bench.add(rounds.figure(name, "us", &others, which));
     }
     Ok(())
 }
@@ -77,7 +77,7 @@ fn behind_a_mark(bench: &mut Bench, ground: &Ground, name: &str) -> Result<(), F
             &mut || Ok(us(meter.one_crossing(source, &mut pinned, PIECE, true)?.doing)),
         ],
     );
-    bench.tell(rounds.figure(name, "us", "one copy of 1 MiB", [0, 1]));
+    bench.add(rounds.figure(name, "us", "one copy of 1 MiB", [0, 1]));
     Ok(())
 }
 
