@@ -145,6 +145,7 @@ impl Agent {
         }
         let handle = handle()?;
         let inner = py.detach(|| {
+            // Binding spawns tasks, for which it needs the runtime's context.
             let _entered = handle.enter();
             builder.bind(addr)
         });

@@ -1,4 +1,4 @@
-//! The book and the README: links lead somewhere, documents are documents, commands are commands.
+//! Tests of the book and the README: links, documents and commands are valid.
 
 mod common;
 #[path = "common/stores.rs"]
@@ -98,7 +98,8 @@ fn every_page_is_in_the_table_of_contents() {
     assert_eq!(listed, there.into_iter().collect());
 }
 
-/// Those that begin with a group go on where the page's first document has its own groups.
+/// Checks deployment documents. One that begins with a group continues the page's first document in place of its
+/// groups.
 #[test]
 fn deployment_documents_are_right() {
     let mut found = 0;
@@ -122,7 +123,7 @@ fn deployment_documents_are_right() {
     assert!(found > 2, "the book has {found} deployment documents");
 }
 
-/// What authors of connectors are told to depend on is what the example of one depends on.
+/// Checks that the dependencies recommended to authors of connectors are those of the example.
 #[test]
 fn dependencies_are_those_of_the_example() {
     type Manifest = toml::Table;
@@ -166,7 +167,7 @@ fn dependencies_are_those_of_the_example() {
     assert_eq!(found, 1, "the guide to agents");
 }
 
-/// Rust of the book is compiled and run as doc tests of the library, Python by the tests that name its page.
+/// Checks that all code is tested: Rust as doc tests of the library, Python by the tests that name its page.
 #[test]
 fn every_line_of_code_is_run() {
     let python = BTreeMap::from([
@@ -216,7 +217,7 @@ fn every_line_of_code_is_run() {
     }
 }
 
-/// Nothing is on PyPI or crates.io before a person publishes it, so commands install from a clone.
+/// Checks that install commands use a clone, since nothing is published on PyPI or crates.io.
 #[test]
 fn what_is_installed_can_be_had() {
     for page in pages() {
@@ -241,7 +242,7 @@ fn json_is_json() {
     }
 }
 
-/// Certificates that the book has others make: what this project reads out of them is right.
+/// Checks that certificates made as the book describes are understood.
 #[test]
 fn certificates_of_others_name_services_and_clusters() {
     let mut services = 0;
@@ -411,7 +412,7 @@ impl Stores {
     const FILLED: &str = "/var/kv";
     const EMPTY: &str = "/tmp/scratch";
 
-    /// Where they are, instead of where the page says.
+    /// Replaces the page's location of a store by the real one.
     fn place(&self, argument: &str) -> String {
         let Some(path) = argument.strip_prefix("file://") else {
             return argument.to_owned();
@@ -439,7 +440,7 @@ impl Stores {
     }
 }
 
-/// A picture that a session draws: not where it says, lest what is in the book be written over.
+/// A picture that a session draws. It is drawn elsewhere, so that the book's own is not overwritten.
 struct Picture {
     /// As the page has it, with what it is asked for by: `docs/src/guide/pictures/….svg`.
     file: String,
@@ -479,8 +480,7 @@ impl Picture {
     }
 }
 
-/// The text without what differs from run to run: times and rates, and how columns are padded for
-/// them.
+/// Removes what differs from run to run: times and rates, and the padding of columns that depends on them.
 fn unmeasured(text: &str) -> String {
     const UNITS: [&str; 5] = ["ns", "us", "ms", "s", "GB/s"];
     let mut words: Vec<&str> = Vec::new();

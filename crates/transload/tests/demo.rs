@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{command, transload};
 
-/// How long a process may take to notice that the other is gone: generous, for busy machines.
+/// The time in which a process has to notice that the other has ended: generous, for busy machines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
@@ -147,7 +147,7 @@ fn the_other_process_does_not_outlive_the_demo() {
     }
 }
 
-/// Whether there is such a process, and it is no zombie.
+/// Returns whether the process exists and is not a zombie.
 #[cfg(target_os = "linux")]
 fn alive(process: u32) -> bool {
     let stat = PathBuf::from(format!("/proc/{process}/stat"));

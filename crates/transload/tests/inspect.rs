@@ -28,7 +28,7 @@ fn inspect_json(config: &str, more: &[&str]) -> Value {
     ran.json()
 }
 
-/// What a config of one's own tells, and is told.
+/// Runs `inspect` on a given config.
 fn own(config: &str, more: &[&str]) -> Ran {
     let dir = tempfile::tempdir().expect("a folder");
     fs::write(dir.path().join("config.json"), config).expect("a file");
@@ -154,7 +154,7 @@ fn a_folder_and_stdin_are_configs_too() {
     assert!(ran.stdout.contains("131,072 bytes"), "{}", ran.stdout);
 }
 
-/// Whether their state is a page of several specs or one alone.
+/// This holds whether the state is a page of several specs or a single one.
 #[test]
 fn orders_of_keys_and_values_leave_recurrent_state_alone() {
     for (config, state) in [
@@ -170,7 +170,7 @@ fn orders_of_keys_and_values_leave_recurrent_state_alone() {
     }
 }
 
-/// A long list is told by what is rare in it; programs get all of it.
+/// A long list of assumptions is shortened for people; the JSON has all of it.
 #[test]
 fn what_is_assumed_is_told_in_short() {
     let config = r#"{"model_type": "zamba2", "torch_dtype": "bfloat16"}"#;
@@ -182,7 +182,7 @@ fn what_is_assumed_is_told_in_short() {
     assert_eq!(all.map(|all| all.split(", ").count()), Some(54));
 }
 
-/// As `tests/tools/vllm_hybrid_pages.py` has it from vLLM 0.32 itself.
+/// Checks block sizes of hybrids against vLLM 0.32, as recorded by `tests/tools/vllm_hybrid_pages.py`.
 #[test]
 fn hybrids_get_the_blocks_that_vllm_takes() {
     for (block, taken, page) in VLLM_PAGES {

@@ -295,7 +295,7 @@ fn suggestions_say_what_to_change_and_what_that_gains() {
     }
 }
 
-/// Each side has another order, and could take that of the other: who can change only one of them is told so.
+/// Either side could take the other's order; both suggestions are made, since a user may control only one side.
 #[test]
 fn either_side_may_change_for_the_same_gain() {
     let config = common::root().join("docs/examples/models/llama-3.1-70b.json");
@@ -336,7 +336,7 @@ fn convolutions_laid_out_alike_are_suggested() {
     assert!(sides.all(|side| side.get("conv_layout").is_none()), "{told}");
 }
 
-/// What is counted period by period is what is counted whole.
+/// Counting by periods gives the same result as counting everything.
 #[test]
 fn suggestions_for_long_sequences_count_every_chunk() {
     let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/tests/catalog/configs");

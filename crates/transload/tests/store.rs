@@ -361,7 +361,7 @@ fn rm_removes_manifests_and_tells_which_are_not_there() {
     assert_eq!(store.run("rm", &[]).code, Some(2), "without a name");
 }
 
-/// What `verify` has found is what one comes to remove.
+/// `rm` removes manifests that `verify` has found to be unreadable.
 #[test]
 fn rm_removes_what_cannot_be_read() {
     let store = Filled::new();
@@ -484,7 +484,7 @@ fn each_tier_is_held_to_its_own_cap() {
     assert_eq!(usage(&far)["chunks"], 0);
 }
 
-/// What has to be copied is read, and what is damaged is not copied.
+/// Data that has to be copied is verified, and damaged data is not copied.
 #[test]
 fn gc_goes_on_past_what_is_damaged() {
     let dir = tempfile::tempdir().expect("a folder");

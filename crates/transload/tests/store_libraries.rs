@@ -62,7 +62,7 @@ fn the_plugin_of_the_guide_keeps_the_contract_but_for_what_it_keeps() {
     assert!(count("skipped") <= 1, "{json}");
 }
 
-/// Where there is no library, what is checked of libraries alone was not checked.
+/// Items that check only libraries fail without one, since they were not run.
 #[test]
 fn an_item_that_needs_a_library_fails_without_one() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -75,7 +75,7 @@ fn an_item_that_needs_a_library_fails_without_one() {
     }
 }
 
-/// A crash is what the item saw that crashed; the others still run.
+/// A crash fails the item in which it happens; the others still run.
 #[test]
 fn a_library_that_crashes_fails_its_item_alone() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -111,7 +111,7 @@ fn a_library_that_crashes_fails_its_item_alone() {
     assert_eq!(of("chunk-again")["verdict"], "pass");
 }
 
-/// Whoever checks it does not load it: that would be the end of the whole check.
+/// The checking process does not load the library, since a crash would end the whole check.
 #[test]
 fn a_library_that_crashes_when_it_is_loaded_fails_its_check() {
     let dir = tempfile::tempdir().expect("a folder");

@@ -229,9 +229,11 @@ fn command(
             command.arg(prefill.port().to_string());
             command.args(["--decoder-hosts", "127.0.0.1", "--decoder-ports"]);
             command.arg(decode.port().to_string());
+            // The servers are local, whatever proxy the environment names.
             command.env("NO_PROXY", "*");
         }
     }
+    // Logging would be part of the measured time.
     command.env_remove("TRANSLOAD_LOG");
     Ok(Some(Some(command)))
 }

@@ -34,6 +34,7 @@ where
     let mut failing = vec![false; names.len()];
     let mut looks: FuturesUnordered<_> = (0..names.len()).map(|at| look(at, Duration::ZERO)).collect();
     while let Some((at, looked)) = looks.next().await {
+        // The next look-up is scheduled however this one ended.
         looks.push(look(at, INTERVAL));
         let (role, target) = &names[at];
         let looked = looked.and_then(|addresses| servers(&addresses, target.port));

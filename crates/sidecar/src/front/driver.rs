@@ -278,8 +278,10 @@ impl Driver {
             Role::Prefill => self.choice.taken.take(),
             Role::Decode => None,
         };
+        // A retry may use a server that has failed: whether to retry is the exchange's decision.
         self.choice.again = role == Role::Prefill && self.asked.iter().any(|(asked, _)| *asked == role);
         let mut asked = self.asked.iter().rev();
+        // A decode leg after a prefill is bound to the server whose blocks it fetches.
         let fetched_from = asked
             .find(|(asked, _)| *asked == Role::Prefill)
             .filter(|_| role == Role::Decode && self.exchange.path() == Path::Disaggregated)
@@ -297,6 +299,7 @@ impl Driver {
             record.path(path);
             match role {
                 Role::Prefill => {
+                    // A decode leg that ended before the prefill was only a probe.
                     if self.decode.is_none() && self.asked.iter().any(|(role, _)| *role == Role::Decode) {
                         record.decode_set_aside(now);
                     }

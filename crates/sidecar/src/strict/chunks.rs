@@ -60,6 +60,7 @@ impl Chunks {
                 };
                 let (size, extension) = chunk_size(line)?;
                 self.extensions += extension;
+                // The limit is below hyper's own, so that the client learns the reason.
                 if self.extensions > MAX_CHUNK_EXTRAS {
                     return Err(Refusal::bad("the body's chunk extensions have more than 8 KiB"));
                 }

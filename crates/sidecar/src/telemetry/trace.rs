@@ -358,6 +358,7 @@ impl Recorded {
                 span.set_status(Status::error("chunk decode failed"));
             }
         }
+        // Set now: dropping the decode leg below ends its span.
         self.totals(now);
         if let Some(mut leg) = self.decode.take() {
             leg.ended.get_or_insert(now);

@@ -16,7 +16,7 @@ const LIVE: &str = "document.body.dataset.live";
 /// The pictures of the guide: width, scheme, file.
 const PICTURES: [(u32, &str, &str); 3] =
     [(1280, "light", "sidecar.png"), (768, "dark", "sidecar-dark.png"), (360, "dark", "sidecar-phone.png")];
-/// Texts with less contrast to what is behind them than 4.5, and stages with less than 3 (WCAG 2.2, AA).
+/// A script that finds texts with a contrast below 4.5 and stages with one below 3 (WCAG 2.2, AA).
 const FAINT: &str = include_str!("faint.js");
 const NO_SCROLL: &str = "return document.documentElement.scrollWidth - document.documentElement.clientWidth";
 
@@ -107,7 +107,7 @@ async fn the_keyboard_reaches_each_requests_figures() {
     browser.key("ArrowDown").await;
     browser.key("ArrowDown").await;
     browser.until(&id(2)).await;
-    // One stop for the Tab key, however many rows there are.
+    // The table is a single stop for the Tab key, however many rows it has.
     let stops = "return document.querySelectorAll('#rows [tabindex=\"0\"]').length";
     assert_eq!(browser.script(stops).await, json!(1));
     let unnamed = "return [...document.querySelectorAll('button')].filter(one => !one.hidden && !(one.ariaLabel ?? one.textContent)).length";

@@ -1,4 +1,4 @@
-//! A server that is left alone after failures, and taken back once it begins to answer.
+//! Tests of a server that is left alone after failures and used again once it begins to answer.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ async fn a_prefill_server_is_taken_back_when_its_answer_begins() {
     let rig = Rig::start(&case).await;
     let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
     let breaks = || Leg { mute: true, end: End::Reset, ..Leg::default() };
-    // Its head comes, and the rest does not.
+    // The head arrives, and the rest does not.
     let begins = || Leg { cut: Some(1), end: End::Silence, ..answer() };
     let legs = [breaks(), breaks(), breaks(), begins(), answer()];
     prefill.play(legs.iter().map(|leg| play::script(&rig, leg)).collect());
@@ -118,7 +118,7 @@ async fn a_prefill_that_is_costly_blames_no_server_that_is_well() {
     let rig = Rig::start(&case).await;
     let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
     let silent = || Leg { mute: true, end: End::Silence, ..Leg::default() };
-    // Each prefill takes too long. After the third the server is asked whether it is well, and says so.
+    // Each prefill times out. After the third the server is probed, and reports that it is well.
     let legs = [silent(), silent(), silent(), answer(), silent()];
     prefill.play(legs.iter().map(|leg| play::script(&rig, leg)).collect());
     let legs = (0..4).map(|_| play::script(&rig, &answer()));

@@ -39,7 +39,7 @@ impl Client {
         self.answer().await
     }
 
-    /// Whether the connection has ended without a word.
+    /// Returns whether the connection was closed without an answer.
     async fn is_closed(&mut self) -> bool {
         let read = timeout(PATIENCE, self.0.read(&mut [0; 1])).await;
         matches!(read, Ok(Ok(0) | Err(_)))
@@ -91,7 +91,7 @@ async fn a_body_that_trickles_is_given_up() {
     assert!(answer.first.starts_with("TTP/1.1 408"), "{answer:?}");
 }
 
-/// Runs in a process of its own, whose files others do not open.
+/// Runs in a separate process, so that no other test opens files.
 #[test]
 fn no_file_left_is_no_servers_failure() {
     const ALONE: &str = "TRANSLOAD_TEST_ALONE";
@@ -112,7 +112,7 @@ fn no_file_left_is_no_servers_failure() {
         rig.decode[0].play(answers);
         let mut client = Client::connect(&rig).await;
         assert_eq!(client.get("/health").await.status(), 200);
-        // Kept connections of probes end, and with them files come back.
+        // Idle connections of probes end, which frees file descriptors.
         sleep(Duration::from_secs(5)).await;
         let whole = getrlimit(Resource::Nofile);
         let none = Rlimit { current: Some(1), ..whole };

@@ -12,21 +12,21 @@ use tokio::task::JoinSet;
 
 use crate::wire::{self, Kind, Message};
 
-/// What a fake writes in answer to one request.
+/// The answer of a fake to one request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Script {
     /// The wait before it.
     pub(crate) delay: Duration,
     /// Head and body as they go over the wire.
     pub(crate) bytes: Vec<u8>,
-    /// Where the bytes are parted into several writes.
+    /// The positions at which the bytes are split into several writes.
     pub(crate) parts: Vec<usize>,
     pub(crate) end: End,
     /// It is written before the request's body is read.
     pub(crate) early: bool,
 }
 
-/// What follows the bytes.
+/// The behaviour after the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum End {
@@ -45,7 +45,7 @@ pub(crate) enum End {
 pub(crate) struct Fake {
     pub(crate) address: SocketAddr,
     state: Arc<Mutex<State>>,
-    /// Either it listens, or it keeps its port so that nobody else does.
+    /// It either listens, or reserves its port so that no other process listens there.
     _listening: Result<JoinSet<()>, TcpSocket>,
 }
 
@@ -121,7 +121,7 @@ async fn accept(listener: TcpListener, state: Arc<Mutex<State>>) {
     while let Ok((stream, _)) = listener.accept().await {
         lock(&state).dialled += 1;
         let state = state.clone();
-        // A peer that breaks off has said all there is to say.
+        // An error of a peer needs no handling: it ends the connection.
         connections.spawn(async move {
             let _ = serve(stream, &state).await;
         });
@@ -130,7 +130,7 @@ async fn accept(listener: TcpListener, state: Arc<Mutex<State>>) {
 
 async fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    // Thousands of runs leave no connections that the system has to remember.
+    // Without lingering, thousands of runs leave no connections in the system's tables.
     stream.set_zero_linger()?;
     let mut stream = BufReader::new(stream);
     while let Some((first, headers)) = wire::read_head(&mut stream).await? {
@@ -152,7 +152,7 @@ async fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
             stream.get_mut().write_all(go_on).await?;
         }
         let script = lock(state).scripts.pop_front();
-        // The judge counts what was seen: one too many is found there.
+        // The judge counts requests and reports one too many.
         let script = script.unwrap_or_else(|| Script {
             bytes: b"HTTP/1.1 599 Not Expected\r\nContent-Length: 0\r\n\r\n".to_vec(),
             ..Script::default()

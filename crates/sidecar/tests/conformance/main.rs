@@ -26,7 +26,7 @@ use crate::case::{Case, File};
 use crate::fakes::Script;
 use crate::rig::Rig;
 
-/// How many ways to part a message are tried.
+/// The number of ways to split a message that are tried.
 const SPLITS: usize = 32;
 
 /// The cases of all files, named after their file; those only whose name holds `$CASE`.
@@ -84,7 +84,7 @@ async fn run(case: &Case) -> Vec<String> {
     Vec::new()
 }
 
-/// How a run's messages are parted.
+/// The way in which a run's messages are split.
 #[derive(Debug)]
 enum Parts {
     Request(Vec<usize>),

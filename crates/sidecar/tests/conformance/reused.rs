@@ -16,7 +16,7 @@ fn answer() -> Leg {
     Leg { answers: crate::case::Bytes(b"{}".to_vec()), ..Leg::default() }
 }
 
-/// No answer, but the end of the connection.
+/// Returns a leg that closes the connection instead of answering.
 fn closing() -> Leg {
     Leg { mute: true, end: End::Close, ..Leg::default() }
 }

@@ -1,4 +1,4 @@
-//! The engine between fakes: what a case runs in.
+//! The test rig: the engine between fakes.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,7 +11,7 @@ use transload_sidecar::target::{AllowList, ServerUrl};
 use crate::case::{Case, Knobs};
 use crate::fakes::Fake;
 
-/// What asks a prefill server to keep the blocks for a decode server: `{ask}` in cases.
+/// The parameters that ask a prefill server to keep the blocks: `{ask}` in cases.
 const ASK: &str = concat!(
     r#""kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"#,
     r#""remote_block_ids":null,"remote_host":null,"remote_port":null}"#
@@ -63,7 +63,7 @@ impl Rig {
         panic!("{}: there are no ports in a row", case.name);
     }
 
-    /// Puts addresses where a text names them.
+    /// Replaces the names of servers in a text by addresses.
     pub(crate) fn fill(&self, text: &str) -> String {
         let mut text = text.replace("{ask}", ASK);
         for (role, fakes) in [("prefill", &self.prefill), ("decode", &self.decode)] {

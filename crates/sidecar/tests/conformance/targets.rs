@@ -14,7 +14,7 @@ use crate::case::{Case, Knobs};
 use crate::rig::Rig;
 use crate::wire::{self, Kind};
 
-/// No form that may be dialled: 400.
+/// Malformed targets: 400.
 const MALFORMED: [&str; 78] = [
     // Without a host or a port, or with an odd one.
     "127.0.0.1",
@@ -103,7 +103,7 @@ const MALFORMED: [&str; 78] = [
     "[[::1]]:PORT",
 ];
 
-/// Beside those: names that are none, and lists whose first item is hostile.
+/// Returns further malformed values: invalid names, and lists whose first item is hostile.
 fn more() -> Vec<String> {
     let long = "a".repeat(64);
     let longer = "a.".repeat(127);

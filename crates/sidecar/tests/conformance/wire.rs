@@ -1,10 +1,10 @@
-//! HTTP/1.1 as bytes: a slow and strict reader of messages, which knows nothing of the engine's own.
+//! A slow and strict reader of HTTP/1.1 messages, independent of the engine's own code.
 
 use std::io;
 
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 
-/// How a message says where it ends.
+/// The framing of a message's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Framing {
     Nothing,
@@ -27,7 +27,7 @@ pub(crate) struct Message {
     pub(crate) whole: bool,
 }
 
-/// What a reader has to know beforehand.
+/// The kind of message, which a reader has to know in advance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Request,

@@ -1,4 +1,4 @@
-//! Servers that announce themselves at a real etcd, and those that look for them there.
+//! Tests of servers that announce themselves at a real etcd, and of their discovery there.
 
 mod relay;
 mod world;

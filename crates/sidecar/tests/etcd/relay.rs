@@ -1,4 +1,4 @@
-//! A relay before an etcd, which does to connections what networks do.
+//! A relay in front of an etcd, which disturbs connections as networks do.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) struct Relay {
 
 struct Shared {
     upstream: SocketAddr,
-    /// So many bytes are still passed from etcd, and then all connections are cut.
+    /// The number of bytes that are still passed from etcd, after which all connections are cut.
     budget: watch::Sender<Option<usize>>,
     /// Connections with a smaller number are cut, or swallow everything.
     cut: watch::Sender<u64>,
@@ -59,7 +59,7 @@ impl Relay {
         self.address
     }
 
-    /// Cuts all connections once etcd has said so many bytes more.
+    /// Cuts all connections after this many further bytes of etcd.
     pub(crate) fn cut_after(&self, bytes: usize) {
         match bytes {
             0 => self.shared.cut(),

@@ -18,10 +18,10 @@ use transload_sidecar::servers::Servers;
 use transload_sidecar::settings::UpstreamTls;
 use transload_sidecar::target::ServerUrl;
 
-/// How long anything may take that is waited for. Nothing depends on it but the time until a failure is told.
+/// The time limit of every wait. It only affects how soon a failure is reported.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) async fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -40,7 +40,7 @@ pub(crate) struct Etcd {
 }
 
 impl Etcd {
-    /// Starts one; `None`, and that is said, where there is none.
+    /// Starts an etcd. If none is installed, says so and returns `None`.
     pub(crate) async fn start() -> Option<Self> {
         Self::start_as(false).await
     }
@@ -254,7 +254,7 @@ impl Announcer {
         ended.expect("in time").expect("no panic").expect("no error");
     }
 
-    /// Ends it without a word.
+    /// Aborts it without withdrawing the announcement.
     pub(crate) async fn kill(self) {
         self.task.abort();
         assert!(self.task.await.is_err_and(|ended| ended.is_cancelled()));

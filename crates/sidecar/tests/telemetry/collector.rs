@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-/// What the collector is told of one span.
+/// A span as the collector receives it.
 #[derive(Debug, Clone)]
 pub(crate) struct Span {
     pub(crate) name: String,
@@ -84,7 +84,7 @@ impl Collector {
         Self::start(grpc, Some(tls), true).await
     }
 
-    /// It answers nobody before it is opened.
+    /// Starts a collector that does not answer before it is opened.
     pub(crate) async fn closed() -> Self {
         Self::start(false, None, false).await
     }

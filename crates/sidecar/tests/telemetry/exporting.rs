@@ -1,4 +1,4 @@
-//! How spans come to a collector, and what becomes of requests and spans where there is none or a slow one.
+//! Tests of exporting spans: to a collector, without one, and to a slow one.
 
 use std::fs;
 use std::process::Command;

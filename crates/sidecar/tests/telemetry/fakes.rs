@@ -1,4 +1,4 @@
-//! Servers that answer by a script and remember what they were asked, a sidecar in front of them, and its client.
+//! Scripted servers that record their requests, with a sidecar in front of them and its client.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,10 +24,10 @@ use crate::collector::Collector;
 /// A text that stands in prompts and secrets, and that no span may have.
 pub(crate) const SECRET: &str = "do-not-tell";
 
-/// How long anything here may take.
+/// The time limit of every wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a server does with a request, of which it knows the number and the body.
+/// The answer of a server to a request, given the request's number and body.
 pub(crate) type Script = fn(usize, &Value) -> (u16, Value);
 
 /// A server of either role.
@@ -76,12 +76,12 @@ impl Fake {
         Self { address, asked, open, answered }
     }
 
-    /// Has it hold its answers, or give them.
+    /// Makes the server hold its answers back, or release them.
     pub(crate) fn hold(&self, holds: bool) {
         self.open.send_replace(!holds);
     }
 
-    /// Waits until it has been asked and has given an answer to somebody who is still there.
+    /// Waits until the server has answered a request whose client is still connected.
     pub(crate) async fn answered(&self) {
         let mut answered = self.answered.subscribe();
         let waited = tokio::time::timeout(PATIENCE, answered.wait_for(|count| *count > 0));

@@ -1,4 +1,4 @@
-//! Which traces are recorded, and what servers are told of those that are not.
+//! Tests of sampling: which traces are recorded, and which context servers get for the others.
 
 use crate::fakes::{Scene, decodes, prefills};
 use crate::spans::ALWAYS;

@@ -1,4 +1,4 @@
-//! What spans a request has, and what they say.
+//! Tests of a request's spans and their attributes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -46,7 +46,7 @@ fn keys(span: &Span) -> Vec<String> {
     keys.collect()
 }
 
-/// What is to be seen of a disaggregated request, whatever the collector speaks.
+/// Checks the spans of a disaggregated request, for any protocol of the collector.
 pub(crate) async fn see_a_disaggregated_request(scene: Scene) -> Collector {
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let headers = [

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// What a run of the command left behind.
+/// The result of a run of the command.
 pub struct Ran {
     pub code: Option<i32>,
     pub stdout: String,
@@ -22,7 +22,7 @@ impl Ran {
         }
     }
 
-    /// What it said on stderr, however its lines were broken.
+    /// Returns stderr with line breaks joined.
     pub fn told(&self) -> String {
         let words = self.stderr.split_whitespace().filter(|word| *word != "│");
         words.collect::<Vec<_>>().join(" ")
@@ -50,7 +50,7 @@ pub fn transload_in(dir: &Path, args: &[&str]) -> Ran {
     Ran::new(command().current_dir(dir).args(args).output().expect("the command starts"))
 }
 
-/// Runs it where it does not matter.
+/// Runs the command in an arbitrary directory.
 pub fn transload(args: &[&str]) -> Ran {
     transload_in(&std::env::temp_dir(), args)
 }

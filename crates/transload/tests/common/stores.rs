@@ -1,4 +1,4 @@
-//! A small store, as an operator finds one.
+//! A small store for tests of the operator's commands.
 
 use std::path::Path;
 

@@ -75,6 +75,7 @@ impl Common {
                 prefill_timeout: self.bounds.prefill_timeout,
                 connect_timeout: self.bounds.connect_timeout,
                 body: self.bounds.body_limit,
+                // Even the default has room for the longest body while its buffer grows.
                 body_memory: body_memory.unwrap_or(least.max(1 << 30)),
                 connections: self.bounds.max_connections,
                 requests_per_client: self.bounds.max_requests_per_client,

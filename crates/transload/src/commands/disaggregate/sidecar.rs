@@ -203,6 +203,8 @@ impl Options {
             verify_remote_host: self.verify_remote_host,
         });
         let (tracing, metrics_port) = (self.tracing, self.metrics_port);
+        // `--tracing` acts like the variable that asks for an exporter, so that the variables for its endpoint still
+        // apply.
         let environment = &|name: &str| match name {
             "OTEL_TRACES_EXPORTER" if tracing == Some(true) => Some("otlp".to_owned()),
             _ => environment(name),

@@ -308,6 +308,7 @@ impl<'a> Report<'a> {
         if let Some(file) = self.svg {
             let _ = writeln!(text, " drawn in {}", file.display());
         }
+        // A warning and not an error, since an engine may really store scales in this way.
         for (side, deployment) in [("the source", self.src), ("the destination", self.dst)] {
             for group in deployment.groups().iter().filter(|group| mixes_scales(group)) {
                 let _ = writeln!(

@@ -142,6 +142,7 @@ impl Strip {
                 Some(at.to_string())
             });
         }
+        // A row with few changes encloses those with more.
         rows.sort_by_key(|row| row.changes);
         Self { gaps, rows }
     }

@@ -31,6 +31,7 @@ fn from(bench: &mut Bench, ground: &mut Ground, name: &str, begin: u64, position
     let Ground { gpu, meter, source, destination, .. } = &*ground;
     let bytes = program.bytes() - begin;
     let pinned = || PinnedMemory::allocate(gpu, bytes as usize);
+    // Several of the functions below need the buffers mutably, though never at the same time.
     let (out, back) = (RefCell::new(pinned()?), RefCell::new(pinned()?));
     let rate = |took: Duration| gigabytes_per_second(bytes, took);
     let both = || -> Result<Duration, DeviceError> {

@@ -76,6 +76,7 @@ pub(super) fn run(course: &mut Course, dir: &Path) -> Result<Vec<Figure>, Failur
         read.map_err(refused(plain.display()))?;
         Ok(gigabytes_per_second(bytes, time))
     };
+    // Each round opens the store again, so that a handle has nothing cached.
     let rounds = course.in_turns(warm, [&mut || prompt.restore(&file()?), &mut read])?;
     figures.push(Figure::new(warm, "GB/s", "one file, one read", &rounds, [0, 1]));
 
