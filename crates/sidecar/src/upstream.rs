@@ -307,7 +307,7 @@ impl Upstream {
     }
 
     async fn look_up(&self, role: Role, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        let permits = self.inner.look_ups[role as usize].clone(); 
+        let permits = self.inner.look_ups[role as usize].clone();
         let permit = permits.acquire_owned().await.map_err(io::Error::other)?;
         let name = name.to_owned();
         // A separate task runs the look-up: if the caller gives up, the look-up still occupies its thread and has to

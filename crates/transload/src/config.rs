@@ -33,7 +33,7 @@ pub enum ModelError {
     /// The config could not be read.
     #[error("{name} cannot be read")]
     Read {
-        /// What it is called.
+        /// The config's name in messages.
         name: String,
         /// The system's error.
         source: io::Error,
@@ -41,31 +41,31 @@ pub enum ModelError {
     /// The file exceeds [`MAX_BYTES`].
     #[error("{name} is larger than {MAX_BYTES} bytes, so it is no config of a model")]
     TooLarge {
-        /// What it is called.
+        /// The config's name in messages.
         name: String,
     },
     /// The file is not text.
     #[error("{name} is not UTF-8 text, so it is no config of a model")]
     NotText {
-        /// What it is called.
+        /// The config's name in messages.
         name: String,
     },
     /// The file is empty.
     #[error("{name} is empty")]
     Empty {
-        /// What it is called.
+        /// The config's name in messages.
         name: String,
     },
     /// The file is a deployment document.
     #[error("{name} is a deployment document, and no config of a model")]
     Deployment {
-        /// What it is called.
+        /// The config's name in messages.
         name: String,
     },
     /// The text is not JSON.
     #[error("{name} is no JSON: {problem}")]
     Syntax {
-        /// What it is called.
+        /// The config's name in messages.
         name: String,
         /// The text, without a byte order mark.
         text: String,
@@ -77,7 +77,7 @@ pub enum ModelError {
     /// The keys do not determine what the model caches.
     #[error("{name}: {source}")]
     Config {
-        /// What it is called.
+        /// The config's name in messages.
         name: String,
         /// The key and its fault.
         source: ConfigError,

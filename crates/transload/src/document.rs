@@ -21,7 +21,7 @@ pub enum DocumentError {
     /// The file could not be read.
     #[error("{path} cannot be read", path = .path.display())]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -32,13 +32,13 @@ pub enum DocumentError {
         path = .path.display()
     )]
     TooLarge {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
     /// The file is not text.
     #[error("{path} is not UTF-8 text, so it is no deployment document", path = .path.display())]
     NotText {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
     /// The contents do not describe a deployment.

@@ -132,7 +132,7 @@ impl Browser {
         }
     }
 
-    /// A command of the DevTools protocol.
+    /// Runs a command of the DevTools protocol.
     pub(crate) async fn devtools(&self, command: &str, parameters: Value) -> Value {
         self.post("goog/cdp/execute", json!({"cmd": command, "params": parameters})).await
     }
@@ -166,7 +166,7 @@ impl Browser {
         entries.as_array().expect("a list").clone()
     }
 
-    /// The URLs of all requests since the last look.
+    /// Returns the URLs of all requests since the last call.
     pub(crate) async fn requested(&self) -> Vec<String> {
         let entries = self.log("performance").await;
         let messages = entries.iter().map(|entry| {
@@ -179,7 +179,7 @@ impl Browser {
             .collect()
     }
 
-    /// A picture of the window, as PNG in base64.
+    /// Takes a picture of the window, as PNG in base64.
     pub(crate) async fn picture(&self) -> String {
         let picture = self.devtools("Page.captureScreenshot", json!({"format": "png"})).await;
         picture["data"].as_str().expect("a picture").into()
@@ -188,7 +188,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // The driver ends its browser when it is asked to shut down; killing it would leave the browser.
+        // When asked to shut down, the driver closes its browser. If it were killed, the browser would stay.
         let asked = std::net::TcpStream::connect_timeout(&self.address, PATIENCE).and_then(|mut stream| {
             use std::io::{Read, Write};
             stream.set_read_timeout(Some(PATIENCE))?;

@@ -59,7 +59,7 @@ async fn what_is_known_is_shown_at_each_width_and_in_light_and_dark() {
     let requested = browser.requested().await;
     assert!(requested.iter().any(|url| url.ends_with("/status")), "{requested:?}");
     for url in requested {
-        // The browser itself has pages of its own.
+        // Requests within the browser itself are allowed.
         let inside = url.starts_with("data:") || url.starts_with("chrome");
         assert!(inside || url.starts_with(&own), "{url}");
     }
@@ -80,7 +80,7 @@ async fn what_is_known_is_shown_at_each_width_and_in_light_and_dark() {
     let first_token = browser.script(axis).await;
     browser.script("document.getElementById('whole').click()").await;
     assert_ne!(browser.script(axis).await, first_token);
-    // A page that has lost its server says so and keeps what it knew.
+    // If the server is gone, the page says so and keeps showing what it last got.
     task.abort();
     browser.until(&format!("{LIVE} === 'stale'")).await;
     assert_eq!(browser.script(&format!("return {ROWS}")).await, json!(30 + world.going.len()));
@@ -167,7 +167,7 @@ async fn hostile_and_long_texts_stay_text_and_in_their_place() {
     assert_eq!(browser.log("browser").await, Vec::<serde_json::Value>::new());
 }
 
-/// Keeps a picture in the folder that `TRANSLOAD_PICTURES` names, if it does.
+/// Saves a picture in the folder that `TRANSLOAD_PICTURES` names, if it is set.
 async fn save(browser: &Browser, name: &str) {
     use base64::Engine;
     let Some(folder) = std::env::var_os("TRANSLOAD_PICTURES") else {

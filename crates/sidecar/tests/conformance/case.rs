@@ -12,7 +12,8 @@ pub(crate) struct File {
     pub(crate) case: Vec<Case>,
 }
 
-/// One request of a client. `{prefill}`, `{prefill1}`, `{decode}` and `{sidecar}` stand for addresses in all texts.
+/// A request of a client, with the requests to servers that must follow and the answer that the client must get. In
+/// every text, `{prefill}`, `{prefill1}`, `{decode}` and `{sidecar}` stand for addresses.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Case {
@@ -25,7 +26,7 @@ pub(crate) struct Case {
     pub(crate) down: Vec<String>,
     /// Method and target.
     pub(crate) request: String,
-    /// The value of `x-prefiller-host-port`; empty is no such header.
+    /// The value of `x-prefiller-host-port`. If empty, the header is not sent.
     pub(crate) prefiller: String,
     /// Header lines besides `Host`, `Content-Type` and `x-prefiller-host-port`.
     pub(crate) headers: Vec<String>,
@@ -45,7 +46,7 @@ pub(crate) struct Case {
     pub(crate) splits: bool,
     /// The client waits for `100 Continue` before it sends the body.
     pub(crate) waits: bool,
-    /// The client leaves after so long.
+    /// The time after which the client leaves.
     pub(crate) leaves_ms: Option<u64>,
     /// Servers that notice that within 2 s.
     pub(crate) left: Vec<String>,
@@ -116,14 +117,14 @@ pub(crate) struct Leg {
     pub(crate) framing: Ends,
     pub(crate) gzip: bool,
     pub(crate) trailers: Vec<String>,
-    /// It has no body, whatever its head says.
+    /// The answer has no body, even if its head announces one.
     pub(crate) head_only: bool,
     /// The server sends nothing at all.
     pub(crate) mute: bool,
-    /// The connection ends before this byte of the body as it is on the wire.
+    /// The connection ends before this byte of the body as sent.
     pub(crate) cut: Option<usize>,
     pub(crate) end: End,
-    /// It answers before it has read the request's body.
+    /// The server answers before it reads the request's body.
     pub(crate) early: bool,
 }
 
@@ -137,7 +138,7 @@ pub(crate) enum Ends {
     Close,
 }
 
-/// What the client must see.
+/// The answer that the client must get.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Seen {

@@ -249,7 +249,7 @@ fn judge_holds(expected: &[String], body: &str) -> Vec<String> {
     broken.map(|rule| format!("not {rule}: {body}")).collect()
 }
 
-/// An error as vLLM and llm-d write it.
+/// Checks an error in the form that vLLM and llm-d use.
 fn judge_error(status: u16, kind: &str, body: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(body);
     let good = serde_json::from_slice::<serde_json::Value>(body).is_ok_and(|error| {

@@ -25,7 +25,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Starts what a case needs.
+    /// Starts the servers and the engine that a case needs.
     pub(crate) async fn start(case: &Case) -> Self {
         let knobs = &case.settings;
         let fakes = |role: &str, count: Option<usize>| -> io::Result<Vec<Fake>> {
@@ -38,7 +38,7 @@ impl Rig {
             };
             let mut fakes: Vec<Fake> = Vec::new();
             for index in 0..count.unwrap_or(1) {
-                // Ranks listen at ports in a row.
+                // Ranks listen at consecutive ports.
                 let port = match (knobs.ranks, fakes.first()) {
                     (None, _) => 0,
                     (Some(_), None) => quiet_port(),
@@ -49,7 +49,7 @@ impl Rig {
             Ok(fakes)
         };
         let ranks = knobs.ranks.map(usize::from);
-        // Ports in a row may be taken by others: these are tried elsewhere.
+        // Some of the consecutive ports may be in use. Then others are tried.
         for _ in 0..50 {
             let prefill = fakes("prefill", knobs.prefills).expect("prefill servers");
             let Ok(decode) = fakes("decode", ranks.or(knobs.decodes)) else {
@@ -80,7 +80,7 @@ impl Rig {
         text
     }
 
-    /// The servers of both roles, by name.
+    /// Returns the servers of both roles, by name.
     pub(crate) fn fakes(&self) -> impl Iterator<Item = (String, &Fake)> {
         let prefill = self.prefill.iter().enumerate();
         let prefill = prefill.map(|(index, fake)| (name("prefill", index), fake));
@@ -89,7 +89,7 @@ impl Rig {
     }
 }
 
-/// The first of a role has no number.
+/// Returns the name of a server. The first of a role has no number.
 pub(crate) fn name(role: &str, index: usize) -> String {
     match index {
         0 => role.to_owned(),
@@ -97,7 +97,7 @@ pub(crate) fn name(role: &str, index: usize) -> String {
     }
 }
 
-/// A port below those that systems hand out, where ports in a row are likely to be free.
+/// Returns a port below those that systems hand out, where consecutive ports are likely to be free.
 fn quiet_port() -> u16 {
     rand::random_range(12_000..30_000)
 }
@@ -130,7 +130,7 @@ fn settings(knobs: &Knobs, prefill: &[Fake], decode: &[Fake]) -> Settings {
             verify_remote_host: knobs.verify_remote_host.unwrap_or(true),
         })
     };
-    // With several ranks the ports in a row have to be known beforehand.
+    // With several ranks, the consecutive ports have to be known in advance.
     let port = match knobs.ranks {
         Some(_) => quiet_port(),
         None => 0,

@@ -169,7 +169,9 @@ fn kept_table(store: &str, archived: &Archived) -> String {
         return " nothing was saved: a store keeps whole chunks of 256 tokens\n\n".to_owned();
     }
     let mut table = Table::new("store|>tokens|>bytes|>time|>rate");
-    for (what, bytes, took) in [("saved", archived.saved, archived.save), ("restored", archived.restored, archived.restore)] {
+    for (what, bytes, took) in
+        [("saved", archived.saved, archived.save), ("restored", archived.restored, archived.restore)]
+    {
         table.row([
             what.to_owned(),
             number::grouped(archived.tokens),

@@ -76,7 +76,7 @@ impl Server {
             return Ok(Err(why.to_owned()));
         };
         let folder = TempDir::new().map_err(refused("a folder"))?;
-        // The port may be taken again before the server binds it; then the server ends, which is reported below.
+        // Redis cannot choose a free port itself: port 0 turns TCP off.
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .and_then(|free| free.local_addr())
             .map_err(refused("a free port"))?
