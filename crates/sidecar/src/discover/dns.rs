@@ -42,10 +42,13 @@ where
         if std::mem::replace(&mut failing[at], failed) != failed {
             match &looked {
                 Err(error) => {
-                    tracing::warn!(name = %target, role = role.name(), %error, "a name of servers has no address; servers found before stay");
+                    tracing::warn!(
+                        name = %target, role = role.name(), %error,
+                        "no address was found for this name; the servers found before stay"
+                    );
                 }
                 Ok(_) => {
-                    tracing::info!(name = %target, role = role.name(), "a name of servers has addresses again");
+                    tracing::info!(name = %target, role = role.name(), "addresses were found for this name again");
                 }
             }
         }

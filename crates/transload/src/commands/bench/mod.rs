@@ -110,7 +110,7 @@ struct Network {
 }
 
 impl Network {
-    /// Goes on in that network, and says so in the notes.
+    /// Continues in that network, if an MTU is given, and adds a note about it.
     fn enter(&self, notes: &mut Vec<String>) -> Result<(), Failure> {
         let Some(mtu) = self.mtu else { return Ok(()) };
         network::enter(mtu)?;
