@@ -152,7 +152,7 @@ impl Agent {
         Ok(Self { inner: inner.map_err(raise!(AgentError))?, made: Made::here() })
     }
 
-    /// Its name, `SERVICE/INSTANCE`: the service of its certificate, and its own name within it.
+    /// The agent's name, `SERVICE/INSTANCE`: the service of its certificate, and its own name within it.
     #[getter]
     fn name(&self) -> &str {
         self.inner.id().as_str()

@@ -151,7 +151,7 @@ impl Group {
 
 #[pymethods]
 impl Group {
-    /// Its name, which pairs the groups of two sides.
+    /// The group's name, which pairs the groups of two sides.
     #[getter]
     fn name(&self) -> &str {
         self.inner().name()

@@ -198,7 +198,7 @@ pub(crate) struct ObjectInfo {
 
 #[pymethods]
 impl ObjectInfo {
-    /// Its length in bytes.
+    /// The object's length in bytes.
     #[getter]
     fn bytes(&self) -> u64 {
         self.inner.bytes

@@ -42,7 +42,7 @@ pub struct Cluster {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ClusterError {
-    /// The text has no scheme, or another one.
+    /// The scheme is missing, or is neither `etcd` nor `etcds`.
     #[error("it does not begin with etcd:// or etcds://")]
     Scheme,
     /// The prefix is missing, or contains characters that are not allowed.

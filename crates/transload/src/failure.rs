@@ -35,12 +35,13 @@ impl Failure {
         Self::Input(message(wrong.into(), right.into()))
     }
 
-    /// Creates a negative answer. `wrong` says what did not hold, `right` what can be done about it.
+    /// Creates the failure of a command that ran and has a negative result. `wrong` says what is wrong, `right` what
+    /// the user can do about it.
     pub(crate) fn no(wrong: impl Into<String>, right: impl Into<String>) -> Self {
         Self::No(message(wrong.into(), right.into()))
     }
 
-    /// Returns what is wrong as one text.
+    /// Returns the message without the advice.
     #[cfg(feature = "cuda")]
     pub(crate) fn wrong(&self) -> String {
         match self {

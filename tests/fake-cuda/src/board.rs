@@ -30,13 +30,13 @@ pub(crate) struct Context {
     pub(crate) retained: u32,
     /// The sticky error, if the context is lost.
     pub(crate) lost: Option<Code>,
-    /// Whether its streams stop before their next operation.
+    /// All streams of the context stop before their next operation.
     pub(crate) held: bool,
-    /// Its NULL stream, once it has been used.
+    /// The context's NULL stream, once it has been used.
     pub(crate) null: Option<Handle>,
     /// The other devices whose memory its kernels may access.
     pub(crate) peers: HashSet<usize>,
-    /// The number of streams that were created in it.
+    /// The number of streams created in the context so far.
     pub(crate) streams: usize,
     /// The streams of the operations that have not begun, for each hardware queue in order of submission.
     pub(crate) queues: HashMap<usize, VecDeque<Handle>>,
@@ -53,16 +53,16 @@ pub(crate) enum Kind {
 pub(crate) struct Line {
     pub(crate) device: usize,
     pub(crate) kind: Kind,
-    /// The hardware queue that it shares with other streams.
+    /// The hardware queue that the stream shares with others.
     pub(crate) shared: Option<usize>,
     pub(crate) queue: VecDeque<Operation>,
     pub(crate) submitted: u64,
     pub(crate) done: u64,
-    /// Whether it stops before its next operation.
+    /// The stream stops before its next operation.
     pub(crate) held: bool,
-    /// Whether it claims to be captured into a graph. Its operations are executed nevertheless.
+    /// The stream claims to be captured into a graph. Its operations are executed nevertheless.
     pub(crate) capturing: bool,
-    /// Whether its handle is valid.
+    /// The stream's handle is valid.
     pub(crate) open: bool,
 }
 

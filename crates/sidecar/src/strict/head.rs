@@ -35,7 +35,7 @@ enum Version {
     Http11,
 }
 
-/// A complete head, as far as it concerns the bytes after it.
+/// The facts about a complete head that decide how the bytes after it are read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Read {
     /// The number of bytes of the head.
