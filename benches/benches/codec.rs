@@ -1,8 +1,8 @@
-//! Measures how fast codecs encode and decode keys and values, beside one `memcpy` of their bytes.
+//! Measures how fast codecs encode and decode keys and values, compared with one `memcpy` of their bytes.
 //!
-//! `cargo bench --profile dist -p transload-benches --bench codec`. Everything is measured in turn, round after round, in processor time of
-//! this one thread, so that ratios hold on a busy machine too; the median round counts. Rates are of the values' own bytes.
-//! `ROUNDS=n` measures more rounds than 21.
+//! `cargo bench --profile dist -p transload-benches --bench codec`. All are measured in turn, round after round, in
+//! processor time of this one thread, so that ratios hold on a busy machine, too. The median round counts. Rates refer
+//! to the bytes of the values. `ROUNDS=n` sets the number of rounds, 21 by default.
 
 use std::hint::black_box;
 
@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use transload_layout::Dtype;
 use transload_transfer::plan::codec::{Codec, Rows};
 
-/// Keys and values of a head, 128 wide, and of 32 layers or 64 MiB in bf16: more than any cache holds.
+/// Keys and values with a head size of 128, 64 MiB in bf16: more than any cache holds.
 const WIDTH: usize = 128;
 const TOKENS: usize = 256;
 const HEADS: usize = 512;
@@ -52,7 +52,7 @@ fn measure(codec: Codec, dtype: Dtype, rounds: usize) {
             seconds.push(one);
         }
     }
-    // The first round fills what the others use again.
+    // The first round allocates the buffers that the others reuse.
     let median = |mut seconds: Vec<f64>| {
         seconds.remove(0);
         seconds.sort_by(f64::total_cmp);
@@ -70,7 +70,7 @@ fn measure(codec: Codec, dtype: Dtype, rounds: usize) {
     );
 }
 
-/// Bell-shaped numbers.
+/// Returns bell-shaped random numbers.
 fn numbers(dtype: Dtype) -> Vec<u8> {
     let mut state = 1_u64;
     let mut uniform = || {
@@ -80,7 +80,7 @@ fn numbers(dtype: Dtype) -> Vec<u8> {
     let numbers = (0..HEADS * TOKENS * 2 * WIDTH).map(|_| (0..4).map(|_| uniform()).sum::<f32>());
     match dtype {
         Dtype::F32 => numbers.flat_map(f32::to_le_bytes).collect(),
-        // Any f16 from -2 to 2 will do.
+        // The distribution does not matter; any f16 from -2 to 2 will do.
         Dtype::F16 => {
             let half = |x: f32| ((x.abs() * 8192.0) as u16).min(0x3fff) | (x.to_bits() >> 16) as u16 & 0x8000;
             numbers.flat_map(|x| half(x).to_le_bytes()).collect()

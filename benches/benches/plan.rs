@@ -1,8 +1,8 @@
-//! What planning costs, beside what it may.
+//! The costs of planning, compared with their targets.
 //!
-//! `cargo bench --profile dist -p transload-benches --bench plan [-- FILTER]`. First a table of the figures that have a
-//! target, with the ratio to it (1.00 and less is good); each is the median of many rounds, in which all
-//! are measured in turn. Then single figures by criterion.
+//! `cargo bench --profile dist -p transload-benches --bench plan [-- FILTER]`. First comes a table of the figures with
+//! a target and their ratio to it (at most 1.00 is good); each figure is the median of many rounds, in which all are
+//! measured in turn. Then come single figures by criterion.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -12,13 +12,13 @@ use transload_layout::{Deployment, Dtype, Group, Side, Spec};
 use transload_transfer::plan::BoundPlan;
 use transload_transfer::{BlockTable, Plan, Request, Tables};
 
-/// Both deployments parsed, until all routes of all 8 destination ranks have their tables bound.
+/// The target in seconds for compiling from two parsed deployments and binding all routes of all 8 destination ranks.
 const COMPILE_AND_BIND: f64 = 160e-6;
 
-/// For one chunk, expanded from its loops.
+/// The target in seconds for expanding one chunk from its loops.
 const EXPAND: f64 = 5e-9;
 
-/// What two peers tell each other so that each can plan alone, in bytes.
+/// The target in bytes for what two peers exchange so that each can compile the plan alone.
 const WIRE: f64 = 4096.0;
 
 const ROUNDS: usize = 201;
@@ -47,7 +47,7 @@ fn scattered(entries: u32, step: u32) -> Tables {
     Tables(vec![BlockTable::List(blocks)])
 }
 
-/// A pair of the canonical shape, or of one with more layers or heads.
+/// A pair of deployments of the canonical shape, or with more layers or heads.
 struct Pair {
     src: Deployment,
     dst: Deployment,
@@ -71,7 +71,7 @@ impl Pair {
         self.plan().bind(&self.tables.0, &self.tables.1).unwrap()
     }
 
-    /// Both documents, the range of tokens, and the digest.
+    /// Returns the exchanged bytes: both documents, the token range, and the digest.
     fn wire(&self) -> f64 {
         let documents = [&self.src, &self.dst].map(|side| postcard::to_allocvec(side.document()).unwrap().len());
         let request = postcard::to_allocvec(&(0u64, 2048u64, false)).unwrap().len();

@@ -1,7 +1,7 @@
-//! What fuzzing runs on the records of an archive, also included by the test that replays the corpus.
+//! The fuzz check of an archive's records. The test that replays the corpus includes it, too.
 //!
-//! The first byte chooses what the rest is, and the archive's codec: the body of a root or part manifest, whose checksum is made to fit, or
-//! a found prefix or a list of what is missing, as another process sends them.
+//! The first byte chooses the archive's codec and the meaning of the rest: the body of a root or part manifest, whose
+//! checksum is made to fit, or a found prefix or a list of missing tokens as sent by another process.
 
 use std::sync::{Arc, LazyLock};
 
@@ -11,7 +11,7 @@ use transload_store::backend::MemoryStore;
 use transload_store::{ManifestName, StoreError};
 use transload_transfer::{BlockTable, Memory, Tables};
 
-/// A cache of every growth: all tokens, a window, recurrent state.
+/// A deployment with caches of every growth: all tokens, a window, recurrent state.
 pub(crate) const DEPLOYMENT: &str = r#"{"schema": "transload.deployment/1", "tp": 2, "block_size": 64, "num_blocks": 20,
     "group": [
         {"name": "all", "layers": "0-1", "spec": [
@@ -21,14 +21,14 @@ pub(crate) const DEPLOYMENT: &str = r#"{"schema": "transload.deployment/1", "tp"
         {"name": "state", "layers": "3-4", "spec": [
             {"kind": "linear", "heads": 4, "head_dim": 2, "v_head_dim": 2, "dtype": "u8"}]}]}"#;
 
-/// The same with keys and values that codecs take.
+/// Returns the deployment with keys and values that codecs can encode.
 pub(crate) fn encodable() -> String {
     DEPLOYMENT.replace("u8", "bf16")
 }
 
 type Side = (Deployment, Vec<Memory>, Tables);
 
-/// Of the exact archive, and of the other one.
+/// The sides of the exact archive and of the encoded one.
 static SIDES: LazyLock<[Side; 2]> = LazyLock::new(|| [side(DEPLOYMENT), side(&encodable())]);
 
 fn side(document: &str) -> Side {
@@ -40,7 +40,7 @@ fn side(document: &str) -> Side {
     (side, caches, Tables(vec![BlockTable::Identity; 3]))
 }
 
-/// Returns normally on any bytes whatever.
+/// Checks any bytes; panics only if a check fails.
 pub(crate) fn check(data: &[u8]) {
     let Some((kind, body)) = data.split_first() else {
         return;

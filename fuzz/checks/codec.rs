@@ -1,12 +1,12 @@
-//! What fuzzing runs on encoded keys and values, also included by the test that replays the corpus.
+//! The fuzz check of encoded keys and values. The test that replays the corpus includes it, too.
 //!
-//! Four bytes say the form: codec and type, the elements of a key, of a value, and tokens. What follows is taken for codes and
-//! groups that are stored exactly, and then for values.
+//! Four bytes choose codec and type, the elements of a key and of a value, and the tokens. The rest is decoded as codes
+//! and exactly stored groups, and then encoded as values.
 
 use transload_layout::Dtype;
 use transload_transfer::plan::codec::{Codec, Rows};
 
-/// Returns normally on any bytes whatever.
+/// Checks any bytes; panics only if a check fails.
 pub(crate) fn check(data: &[u8]) {
     let Some((&[form, keys, values, tokens], body)) = data.split_first_chunk() else {
         return;

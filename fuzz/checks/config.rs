@@ -1,11 +1,11 @@
-//! What must hold of any bytes that claim to be a model's config.
+//! The fuzz check of a model's config.
 
 use transload_layout::catalog::{CacheDtype, Model, Options, Serving};
 use transload_layout::document::Value;
 use transload_layout::spec::ConvLayout;
 use transload_layout::{Deployment, Footprint};
 
-/// As JSON text; what follows a zero byte chooses how the model is served.
+/// Reads the bytes as JSON text. The bytes after a zero byte choose how the model is served.
 pub(crate) fn check(data: &[u8]) {
     let end = data.iter().position(|byte| *byte == 0);
     let (text, choices) = data.split_at(end.unwrap_or(data.len()));
@@ -37,7 +37,7 @@ impl Choices {
     fn read(bytes: &[u8]) -> Self {
         let mut bytes = bytes.iter().skip(1).copied();
         let mut next = move || bytes.next().unwrap_or(0);
-        /// Small numbers, and a few that are not.
+        /// Returns small numbers, and a few large ones.
         fn number(byte: u8) -> u64 {
             match byte {
                 0..=199 => u64::from(byte),
@@ -90,7 +90,7 @@ fn serve(model: &Model, choices: &Choices) {
     }
 }
 
-/// A deployment, written and read, is itself.
+/// Checks that a deployment survives being written and read.
 fn same_again(side: &Deployment) {
     let written = side.document().to_value();
     let text = serde_json::to_string(&written).expect("a document is JSON");

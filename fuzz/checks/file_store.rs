@@ -1,11 +1,11 @@
-//! What must hold of any bytes that are found in the place of a pack or a manifest.
+//! The fuzz check of the files of a file store: packs and manifests.
 
 use transload_store::internal::format::checksum;
 use transload_store::internal::manifest::Manifest;
 use transload_store::internal::pack;
 
-/// As they are; and as an index, and as what follows a manifest's header, with the checksums that make
-/// readers go on: those are written here after the manual's page on the format, not by the store's own code.
+/// Checks the bytes as they are, as an index, and as a manifest after its header. Valid checksums, without which
+/// readers stop early, are computed here from the manual's description of the format and not by the store's own code.
 pub(crate) fn check(data: &[u8]) {
     check_pack(data);
     check_manifest(data);
@@ -34,9 +34,9 @@ fn check_manifest(bytes: &[u8]) {
     assert_eq!(40 + manifest.name.len() + len + manifest.data.len(), bytes.len());
 }
 
-/// A pack of this data and this index.
+/// Returns a pack of this data and this index.
 fn as_pack(data: &[u8], index: &[u8]) -> Vec<u8> {
-    // As many entries as there would be if all hashes were as long as the first.
+    // The number of entries if all hashes were as long as the first.
     let entry = 22 + usize::from(index.first().copied().unwrap_or(0));
     let mut trailer = Vec::new();
     trailer.extend((data.len() as u64).to_le_bytes());
@@ -49,7 +49,7 @@ fn as_pack(data: &[u8], index: &[u8]) -> Vec<u8> {
     [data, index, &trailer].concat()
 }
 
-/// A manifest of this body. Its first two bytes say how long name and references are.
+/// Returns a manifest with this body. The first two bytes are the lengths of name and references.
 fn as_manifest(body: &[u8]) -> Vec<u8> {
     let len = |at: usize| usize::from(body.get(at).copied().unwrap_or(0));
     let body = body.get(2..).unwrap_or_default();

@@ -1,10 +1,10 @@
-//! What must hold of any bytes that claim to come from a peer.
+//! The fuzz check of bytes from a peer.
 
 use transload_transfer::wire::internal::frame::{self, FrameReader, MAX_FRAME};
 use transload_transfer::wire::internal::stream::{HEADER, StreamHeader, StreamTrailer, TRAILER};
 use transload_transfer::wire::message::Envelope;
 
-/// As a control stream, cut anywhere, and as the head and the tail of a data stream.
+/// Reads the bytes as a control stream, cut anywhere, and as the head and the tail of a data stream.
 pub(crate) fn check(data: &[u8]) {
     let whole = read(data, data.len());
     let cut = usize::from(data.first().copied().unwrap_or(0)) % 17 + 1;
@@ -19,7 +19,7 @@ pub(crate) fn check(data: &[u8]) {
     }
 }
 
-/// The messages in a stream up to the first fault, and whether there was one.
+/// Returns the messages in a stream up to the first fault, and whether there was one.
 fn read(data: &[u8], cut: usize) -> (Vec<Envelope>, bool) {
     let mut reader = FrameReader::new();
     let mut messages = Vec::new();

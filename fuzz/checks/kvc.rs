@@ -1,10 +1,10 @@
-//! What must hold of any bytes that claim to be a KVC file.
+//! The fuzz check of KVC files.
 
 use std::io::Cursor;
 
 use transload_archive::kvc::{Draft, Head, KvcError, parse};
 
-/// Read at once and piece by piece it says the same; what can be read is written and read again.
+/// Checks that reading at once and piece by piece agree, and that a readable file survives being written and read.
 pub(crate) fn check(data: &[u8]) {
     let whole = parse(data);
     let mut disk = Cursor::new(data);

@@ -1,7 +1,7 @@
-//! What fuzzing runs on states and session files of llama.cpp, also included by the test that replays the corpus.
+//! The fuzz check of states and session files of llama.cpp. The test that replays the corpus includes it, too.
 //!
-//! The first byte chooses what the rest is: a session file; a state to save, of as many tokens as the next byte says; or one
-//! to keep whole.
+//! The first byte chooses the meaning of the rest: a session file; a state to save, whose number of tokens is the next
+//! byte; or a state to store as a whole.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use transload_archive::llama::{Session, States};
 use transload_store::Backend;
 use transload_store::backend::MemoryStore;
 
-/// Returns normally on any bytes whatever.
+/// Checks any bytes; panics only if a check fails.
 pub(crate) fn check(data: &[u8]) {
     let Some((kind, rest)) = data.split_first() else {
         return;
@@ -45,7 +45,7 @@ pub(crate) fn check(data: &[u8]) {
     }
 }
 
-/// What is saved is found, and saving what was restored changes nothing.
+/// Checks that a saved state is found, and that saving the restored state changes nothing.
 fn round(states: &States, count: u8, state: &[u8]) -> Option<Vec<u8>> {
     let tokens: Vec<u32> = (0..u32::from(count)).collect();
     states.save(&tokens, state).ok()?;

@@ -1,6 +1,7 @@
-//! What fuzzing runs on the manifests of objects, also included by the test that replays the corpus.
+//! The fuzz check of the manifests of objects. The test that replays the corpus includes it, too.
 //!
-//! The first byte chooses what the rest is: a whole manifest, or its body, around which magic and checksum are made to fit.
+//! The first byte chooses the meaning of the rest: a whole manifest, or its body, to which fitting magic and checksum
+//! are added.
 
 use std::sync::Arc;
 
@@ -8,10 +9,10 @@ use transload_archive::objects::{Objects, Record, Source, Target};
 use transload_store::backend::MemoryStore;
 use transload_store::{Backend, ManifestName, Put};
 
-/// Objects that are read and put again are not larger.
+/// The most bytes of an object that is read and put again.
 const MOST: u64 = 9 << 20;
 
-/// Returns normally on any bytes whatever.
+/// Checks any bytes; panics only if a check fails.
 pub(crate) fn check(data: &[u8]) {
     let Some((kind, rest)) = data.split_first() else {
         return;
@@ -20,7 +21,7 @@ pub(crate) fn check(data: &[u8]) {
         0 => rest.to_vec(),
         _ => sealed(rest),
     };
-    // Under the name that it would have, if it has one.
+    // The manifest is stored under the name in its body, if it has one.
     let body = manifest.get(8..).unwrap_or_default();
     let names = postcard::take_from_bytes::<(Vec<u8>, Vec<u8>)>(body);
     let (namespace, key) = names.map_or_else(|_| (vec![1], vec![2]), |(names, _)| names);
@@ -46,7 +47,7 @@ pub(crate) fn check(data: &[u8]) {
     if record.bytes > MOST {
         return;
     }
-    // None of its pieces is there.
+    // None of its pieces exists in the store.
     let mut bytes = vec![0; record.bytes as usize];
     let mut get = || {
         let mut parts = [(&mut bytes).into()];
@@ -62,7 +63,7 @@ pub(crate) fn check(data: &[u8]) {
     assert_eq!((again.bytes, again.meta), (record.bytes, record.meta));
 }
 
-/// The name of an object's manifest, after the manual.
+/// Returns the name of an object's manifest as described in the manual.
 fn name(namespace: &[u8], key: &[u8]) -> ManifestName {
     let mut material = (namespace.len() as u32).to_le_bytes().to_vec();
     material.extend_from_slice(namespace);

@@ -1,12 +1,12 @@
-//! Replays a corpus in an ordinary test: every input of it, cut short and with a byte changed.
+//! Replays a corpus in an ordinary test: every input, also cut short and with a byte changed.
 
 use std::path::Path;
 
-/// Checks that the corpus in this folder of `fuzz/corpus` has these seeds as they are made now (`TRANSLOAD_BLESS=1` writes
-/// them), and runs `check` on every input, on at most about `steps` of its beginnings, and with at most about so many of
-/// its bytes changed, one at a time.
+/// Checks that the corpus in this folder of `fuzz/corpus` has these seeds as they are generated now
+/// (`TRANSLOAD_BLESS=1` writes them). Runs `check` on every input, on about `steps` of its prefixes, and with about as
+/// many of its bytes changed, one at a time.
 pub(super) fn replay(folder: &str, seeds: Vec<(&'static str, Vec<u8>)>, steps: usize, check: impl Fn(&[u8])) {
-    // Tests of several packages are built with this, at different depths below the root.
+    // Tests of several packages include this file, at different depths below the root.
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let corpus = package
         .ancestors()

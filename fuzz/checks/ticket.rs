@@ -1,11 +1,11 @@
-//! What must hold of any bytes that claim to be a ticket.
+//! The fuzz check of tickets.
 
 use transload_transfer::{Ticket, TicketKey};
 
 /// The secret that the corpus is sealed with.
 pub(crate) const SECRET: [u8; 32] = [7; 32];
 
-/// As a text, and as the claims of a ticket that is authentic.
+/// Checks the bytes as a text, and as the claims of an authentic ticket.
 pub(crate) fn check(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
         open(text);
@@ -16,7 +16,7 @@ pub(crate) fn check(data: &[u8]) {
     open(&format!("tl1.{}", base64url(&sealed)));
 }
 
-/// What opens says the same when it is minted again, and nothing of it is printed.
+/// Checks that the claims of a ticket survive minting, and that none of its contents is printed.
 fn open(text: &str) {
     let key = TicketKey::new(&SECRET);
     let Ok(ticket) = Ticket::from_text(text) else {

@@ -1,4 +1,4 @@
-//! Records of an archive: what stores and other processes hand over.
+//! Records of an archive, which come from stores and other processes.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Encoded keys and values: what stores and peers hand over.
+//! Encoded keys and values, which come from stores and peers.
 
 #![no_main]
 

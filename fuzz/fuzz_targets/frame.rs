@@ -1,4 +1,4 @@
-//! What comes from a peer: control frames, and the heads of data streams.
+//! Bytes from a peer: control frames, and the heads of data streams.
 
 #![no_main]
 

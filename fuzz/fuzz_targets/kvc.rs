@@ -1,4 +1,4 @@
-//! KVC files: what erllama keeps on disk.
+//! KVC files, in which erllama keeps caches on disk.
 
 #![no_main]
 

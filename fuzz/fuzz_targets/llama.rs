@@ -1,4 +1,4 @@
-//! States and session files of llama.cpp: what files and engines hand over.
+//! States and session files of llama.cpp, which come from files and engines.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Manifests of objects: what stores hand over.
+//! Manifests of objects, which come from stores.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Tickets: as texts, and as claims that were sealed with the right key.
+//! Tickets, as texts and as claims sealed with the right key.
 
 #![no_main]
 

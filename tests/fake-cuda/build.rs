@@ -1,4 +1,4 @@
-//! Compiles the kernels as C, and gives the library the name and the lifetime of a driver.
+//! Compiles the kernels as C, and sets the name and the lifetime of a driver's library.
 
 use std::env;
 use std::path::Path;
@@ -24,6 +24,6 @@ fn main() {
     build.compile("kernels");
 
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
-    // Streams are threads, which run on where a program closes the library.
+    // Streams are threads, which keep running after a program closes the library.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

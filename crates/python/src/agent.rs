@@ -1,4 +1,4 @@
-//! Agents.
+//! Agents: processes that hold KV memory and move it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,15 +24,15 @@ use crate::runtime::{Made, handle, patience, quiet, seconds};
 use crate::ticket::Ticket;
 use crate::transfer::{Transfer, failed, named_codec, notice_failed, transfer_request};
 
-/// A fresh number for the life of an engine instance, as agents draw it: greater than those drawn before, by the clock.
-/// All agents of one instance are made with the same.
+/// Returns a new number for the life of an engine instance, as agents draw it: greater than earlier ones, by the clock.
+/// All agents of one instance need the same number.
 #[pyfunction]
 pub(crate) fn new_incarnation() -> PyResult<u128> {
     Ok(identity::new_incarnation()?.0)
 }
 
-/// The name of an engine instance that was given none: this host's, which is the pod's on Kubernetes, and a port. It is
-/// the same after a restart.
+/// Returns the default name of an engine instance: this host's name, which is the pod's on Kubernetes, and a port. It
+/// is the same after a restart.
 #[pyfunction]
 pub(crate) fn default_instance(port: u16) -> String {
     identity::default_instance(port).to_string()
@@ -40,36 +40,38 @@ pub(crate) fn default_instance(port: u16) -> String {
 
 /// A process that holds KV memory and moves it, for some ranks of one deployment.
 ///
-/// It lives until `shutdown`, or until nobody holds it any more; its leases and transfers end with it. Registered memory
-/// is let go of by then.
+/// It lives until `shutdown`, or until the last reference to it is gone. Its leases and transfers end with it, and
+/// registered memory is released by then.
 ///
 /// Args:
 ///     identity: its certificate and key.
-///     deployment: how its engine lays the cache out.
+///     deployment: the layout of its engine's cache.
 ///     memories: for each rank, the memory of each group, in the order of the document.
-///     bind: UDP address of the control port, `host:port`; port 0 takes a free one.
-///     incarnation: the life of the deployment, the same number on all ranks of one engine instance, greater after
-///         a restart: `new_incarnation`, which is also what None draws.
-///     instance: its name below the service of its certificate, where several agents have the same certificate: letters,
-///         digits and . _ ~ -, 64 at most. It has to be the same after a restart. If None, `default_instance` of the
-///         control port.
-///     lanes: data connections to each peer over the network, each with a socket, a port and a thread of its own. One
-///         fills about one core. If None, half as many as there are cores, 4 at most.
-///     lane_ports: first and last UDP port for the lanes, as `(7700, 7703)`: at least as many as there are lanes. If None,
-///         the system chooses.
-///     early_wait: seconds that a pull which comes before its lease waits for it: half of `stall_seconds` at most. If None, 10.
-///     notice_wait: seconds that an owner which cannot be reached is tried, to be told that its leases are done with or
-///         given up. If None, 60.
-///     keep_idle: seconds that a connection is kept which nothing needs; at least twice `early_wait`. If None, 60.
-///     stall_seconds: seconds that a peer may stand still, or be silent, before what moves between the two fails and is tried
-///         again. A process that is gone is heard of in a second whatever this is, where its host says that the port is
-///         closed: this is for hosts that vanish or say nothing, and for processes that hang. Where it is less than 2, peers need the same. If None, 20, and 10 for the silence.
-///     connect_seconds: seconds that an agent is dialled which does not answer, at each address of its host. If it is less
-///         than 5, connections from elsewhere have no longer either, until both sides have accepted each other. If None, 15.
-///     codecs: in which codecs others may have what they pull from here sent, besides exactly: some of `q8` and `q4`.
+///     bind: UDP address of the control port, `host:port`; with port 0 the system chooses one.
+///     incarnation: the number of the deployment's life, the same on all ranks of one engine instance and greater after
+///         a restart. If None, `new_incarnation` is called.
+///     instance: its name within the service of its certificate, if several agents share a certificate: letters, digits
+///         and . _ ~ -, 64 at most. It has to be the same after a restart. If None, `default_instance` of the control
+///         port.
+///     lanes: data connections to each peer over the network, each with its own socket, port and thread. One lane uses
+///         about one core. If None, half the number of cores, 4 at most.
+///     lane_ports: first and last UDP port for the lanes, as `(7700, 7703)`, at least as many as lanes. If None, the
+///         system chooses.
+///     early_wait: seconds that a pull waits for its lease if it arrives first; half of `stall_seconds` at most. If
+///         None, 10.
+///     notice_wait: seconds for which the agent tries to tell an unreachable owner that its leases are finished or
+///         released. If None, 60.
+///     keep_idle: seconds that an unused connection is kept; at least twice `early_wait`. If None, 60.
+///     stall_seconds: seconds without progress, or without any message, after which a transfer with a peer fails and is
+///         tried again. A process that has ended is noticed within a second if its host reports the closed port; this
+///         limit is for hosts that vanish or are silent, and for processes that hang. Below 2, peers need the same
+///         value. If None, 20, and 10 for silence.
+///     connect_seconds: seconds for which an unresponsive agent is dialled, at each address of its host. Below 5,
+///         incoming connections get the same limit until both sides have accepted each other. If None, 15.
+///     codecs: the codecs in which others may pull from here, in addition to exact bytes: some of `q8` and `q4`.
 ///
 /// Raises:
-///     AgentError: memory or ranks do not suit the deployment, an option cannot be (it is named), or the address cannot
+///     AgentError: memory or ranks do not fit the deployment, an option is invalid (it is named), or the address cannot
 ///         be bound.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Agent {
@@ -142,13 +144,14 @@ impl Agent {
         }
         let handle = handle()?;
         let inner = py.detach(|| {
+            // Binding spawns tasks, for which it needs the runtime's context.
             let _entered = handle.enter();
             builder.bind(addr)
         });
         Ok(Self { inner: inner.map_err(raise!(AgentError))?, made: Made::here() })
     }
 
-    /// Its name, `SERVICE/INSTANCE`: the service that its certificate is of, and its own name below it.
+    /// The agent's name, `SERVICE/INSTANCE`: the service of its certificate, and its own name within it.
     #[getter]
     fn name(&self) -> &str {
         self.inner.id().as_str()
@@ -160,35 +163,35 @@ impl Agent {
         self.inner.control_addr().port()
     }
 
-    /// The life of the deployment that it belongs to.
+    /// The number of the deployment's life.
     #[getter]
     fn incarnation(&self) -> u128 {
         self.inner.incarnation().0
     }
 
-    /// Digest of its deployment, as tickets name it.
+    /// Digest of its deployment, by which tickets name it.
     #[getter]
     fn deployment_digest(&self) -> [u8; 32] {
         self.inner.deployment_digest().0
     }
 
-    /// Leases blocks of a rank to whoever holds a ticket for the set, to be read.
+    /// Leases blocks of a rank for reading by holders of a ticket for the set.
     ///
     /// Args:
     ///     set: the lease set, 16 random bytes, the same on all ranks.
     ///     rank: the rank whose blocks they are.
     ///     tables: for each group, block numbers (-1: none), or None for block i = entry i.
-    ///     content: the `Prompt.digest` of what they hold, or will hold when the prefill is over.
+    ///     content: the `Prompt.digest` of the blocks' content, as of the end of the prefill.
     ///     valid_tokens: how many tokens are valid, counted from position 0.
-    ///     start: first token that moves.
+    ///     start: first token that is transferred.
     ///     ttl: seconds that the lease lives unless it is renewed or used.
-    ///     hard_bound: seconds that a transfer under way can keep it alive.
-    ///     prefilled: whether the blocks hold everything already; otherwise tell `ready` and `finish_prefill`.
-    ///     after: a `Mark` behind what computes `prefilled` blocks. They are leased at once, and read after it. Where it can
-    ///         never be reached, the lease is cancelled.
+    ///     hard_bound: seconds for which a running transfer can keep it alive.
+    ///     prefilled: whether the blocks are complete already; otherwise report with `ready` and `finish_prefill`.
+    ///     after: a `Mark` after the work that computes `prefilled` blocks. They are leased at once, and read after the
+    ///         mark. If it can never be reached, the lease is cancelled.
     ///
     /// Raises:
-    ///     LeaseError: there cannot be such a lease.
+    ///     LeaseError: such a lease is not possible.
     ///     AgentError: the agent has stopped.
     #[pyo3(signature = (set, rank, tables, content, valid_tokens, *, start = 0, ttl = 60.0, hard_bound = 600.0,
         prefilled = true, after = None))]
@@ -217,13 +220,13 @@ impl Agent {
         Lease::of(opened.map_err(not_opened)?, quiet)
     }
 
-    /// Opens blocks of a rank to whoever holds a ticket for the set, to be written: the other half of a `push`.
+    /// Opens blocks of a rank for writing by holders of a ticket for the set: the destination of a `push`.
     ///
-    /// Arguments and exceptions are those of `lease`, but for one:
+    /// Arguments and exceptions are those of `lease`, except for one:
     ///
     /// Args:
-    ///     after: a `Mark` behind what still reads the blocks. This waits for it, `ttl` seconds at most, without the
-    ///         interpreter's lock.
+    ///     after: a `Mark` after the work that still reads the blocks. This method waits for it, `ttl` seconds at most,
+    ///         without the interpreter's lock.
     #[pyo3(signature = (set, rank, tables, content, valid_tokens, *, start = 0, ttl = 60.0, hard_bound = 600.0,
         after = None))]
     #[allow(clippy::too_many_arguments)]
@@ -256,29 +259,29 @@ impl Agent {
         Lease::of(opened.map_err(not_opened)?, quiet)
     }
 
-    /// Begins to pull what a ticket allows into own blocks. The blocks must not be used before it has ended.
+    /// Starts to pull the blocks of a ticket into own blocks. The blocks must not be used before it has ended.
     ///
     /// Args:
-    ///     ticket: what allows it.
+    ///     ticket: the ticket.
     ///     ranks: the ranks of this agent that receive; all of them have the same block tables.
     ///     tables: for each group, block numbers (-1: none), or None for block i = entry i.
-    ///     content: the `Prompt.digest` that the blocks there are taken to have.
-    ///     tokens: how many tokens, from `start` on.
+    ///     content: the expected `Prompt.digest` of the source's blocks.
+    ///     tokens: number of tokens, from `start` on.
     ///     start: first token.
-    ///     by_layer: whether layers may come before the prefill is over.
-    ///     paths: "any", "quic" (the network only), "local" (what stays on one host), or one of those: "ring" (through memory of
-    ///         the host) or "device" (through memory of the one GPU that has the caches of both).
-    ///     timeout: seconds that all of it may take, retries included.
-    ///     keep_leases: whether the leases live on where it fails, so that it may be tried again soon.
-    ///     into: a ticket for a push into these very blocks, where the owner shall push them. It is for a set that nothing
-    ///         was opened under, for tokens `start` to `start + tokens`, and names all ranks of this deployment: each of
-    ///         them pulls with the same, and its blocks are open while it does. It takes the role `serve` here and `push`
-    ///         there.
-    ///     after: a `Mark` behind what still reads or writes the blocks. The pull begins after it; this returns at once. The
-    ///         wait may take `timeout` seconds, besides the pull's own.
-    ///     codec: how keys and values travel: `exact`, or, in f32, f16 and bf16, `q8` or `q4`, which take fewer bytes and are
-    ///         not exact. The owner has to have it among its `codecs`; it goes over the network, and not with `into`. What the
-    ///         blocks hold then, and what is computed on that, may be neither leased nor saved as exact.
+    ///     by_layer: whether layers may arrive before the prefill is over.
+    ///     paths: "any", "quic" (the network only), "local" (paths within one host), or one of those: "ring" (through
+    ///         host memory) or "device" (through memory of the one GPU that has both caches).
+    ///     timeout: seconds for the whole pull, retries included.
+    ///     keep_leases: whether the leases survive a failure, so that the pull can be tried again soon.
+    ///     into: a ticket for a push into these very blocks, if the owner is to push them. It is for a set without open
+    ///         leases, for tokens `start` to `start + tokens`, and names all ranks of this deployment. Each rank pulls
+    ///         with the same ticket, and its blocks are open meanwhile. It needs the role `serve` here and `push` at
+    ///         the owner.
+    ///     after: a `Mark` after the work that still reads or writes the blocks. The pull begins after it; this method
+    ///         returns at once. Waiting for the mark may take `timeout` seconds in addition to the pull's own.
+    ///     codec: the encoding of keys and values on the network: `exact`, or for f32, f16 and bf16 `q8` or `q4`, which
+    ///         take fewer bytes and are not exact. The owner has to allow it in its `codecs`, and it excludes `into`.
+    ///         The resulting blocks, and what is computed from them, must not be leased or saved as exact.
     ///
     /// Raises:
     ///     TransferError: the ticket is not for this.
@@ -312,11 +315,12 @@ impl Agent {
         Transfer::of_pull(py, self.made, &self.inner, request)
     }
 
-    /// Begins to push own blocks into those that a ticket opens. `start` and `tokens` have to be those of the ticket.
+    /// Starts to push own blocks into those that a ticket opens. `start` and `tokens` have to be those of the ticket.
     ///
     /// Args:
-    ///     prefilled: whether the blocks hold everything already; otherwise tell `ready` and `finish_prefill`.
-    ///     after: a `Mark` behind what computes `prefilled` blocks. The push begins at once, and reads them after it.
+    ///     prefilled: whether the blocks are complete already; otherwise report with `ready` and `finish_prefill`.
+    ///     after: a `Mark` after the work that computes `prefilled` blocks. The push begins at once, and reads them
+    ///         after the mark.
     ///
     /// The other arguments, and the exceptions, are those of `pull`.
     #[pyo3(signature = (ticket, ranks, tables, content, tokens, *, start = 0, by_layer = false, paths = "any",
@@ -361,8 +365,9 @@ impl Agent {
         Transfer::of(started.map_err(|error| failed(py, &error))?, quiet)
     }
 
-    /// Gives up what a ticket stands for, where no transfer has begun; with `content`, only leases of that content.
-    /// It ends with how many agents of the ticket have heard it, of how many, or with a TransferError.
+    /// Cancels the leases of a ticket for which no transfer has begun; with `content`, only leases of that content. It
+    /// ends with two numbers, how many of the ticket's agents were told and how many there are, or with a
+    /// TransferError.
     ///
     /// Raises:
     ///     AgentError: the agent was made before a fork.
@@ -370,16 +375,16 @@ impl Agent {
     fn cancel(&self, ticket: &Ticket, content: Option<[u8; 32]>) -> PyResult<Completion> {
         let (agent, ticket) = (self.inner.clone(), ticket.inner.clone());
         self.made.later(async move {
-            let told = agent.cancel(ticket, content.map(ContentDigest)).await;
-            outcome(move |py| match &told {
-                Ok(told) => Ok(told.heard.into_pyobject(py)?.into_any().unbind()),
+            let notified = agent.cancel(ticket, content.map(ContentDigest)).await;
+            outcome(move |py| match &notified {
+                Ok(notified) => Ok(notified.heard.into_pyobject(py)?.into_any().unbind()),
                 Err(error) => Err(notice_failed(py, error)),
             })
         })
     }
 
-    /// Asks the owner of a ticket to let its leases live for `ttl` seconds from then at least. It ends with how many
-    /// seconds they do, None if no agent of it has answered so, or with a TransferError.
+    /// Asks the owner of a ticket to extend its leases to at least `ttl` seconds from then. It ends with the number of
+    /// seconds that they live, with None if no agent has answered so, or with a TransferError.
     ///
     /// Raises:
     ///     AgentError: the agent was made before a fork.
@@ -387,10 +392,10 @@ impl Agent {
         let (agent, ticket) = (self.inner.clone(), ticket.inner.clone());
         let ttl = seconds("ttl", ttl)?;
         self.made.later(async move {
-            let told = agent.renew(ticket, ttl).await;
-            outcome(move |py| match &told {
-                Ok(told) => {
-                    let left = told.left.map(|left| left.as_secs_f64());
+            let notified = agent.renew(ticket, ttl).await;
+            outcome(move |py| match &notified {
+                Ok(notified) => {
+                    let left = notified.left.map(|left| left.as_secs_f64());
                     Ok(left.into_pyobject(py)?.unbind())
                 }
                 Err(error) => Err(notice_failed(py, error)),
@@ -398,7 +403,7 @@ impl Agent {
         })
     }
 
-    /// How much of everything is under way, by name: leases, transfers, jobs, sessions and more.
+    /// Returns the current numbers of leases, transfers, jobs, sessions and more, by name.
     ///
     /// Raises:
     ///     AgentError: the agent has stopped.
@@ -421,22 +426,22 @@ impl Agent {
         Ok(named)
     }
 
-    /// What it has done since it was made. Nothing in it ever goes down: take differences.
+    /// Returns what the agent has done since it was created. No value ever decreases, so take differences.
     ///
     /// Returns:
     ///     A dict, with times in seconds:
     ///
-    ///     - `pulls`, `pushes`: of its own: how many were `begun`, have `succeeded`, and have `failed`, these by the `kind`
-    ///       of their `TransferError`; of those that succeeded, the `seconds` they took, and those of them that they were
-    ///       `queued`, until their first byte moved. What raised at once was never begun.
-    ///     - `served`, `received`: what others have pulled out of blocks that were leased here, and pushed into blocks that
-    ///       were opened here; by route (what one rank sends to one other) and attempt.
-    ///     - `bytes_out`, `bytes_in`: bytes that have left this memory and come into it, by path, of routes that have landed.
+    ///     - `pulls`, `pushes`: its own transfers: the numbers that were `begun`, have `succeeded`, and have `failed`,
+    ///       by the `kind` of their `TransferError`. For those that succeeded, the `seconds` they took, and how many of
+    ///       these they were `queued`, until their first byte moved. A call that raised at once was never begun.
+    ///     - `served`, `received`: what others have pulled from blocks leased here, and pushed into blocks opened here;
+    ///       by route (from one rank to another) and attempt.
+    ///     - `bytes_out`, `bytes_in`: bytes that left this memory and arrived in it, by path, for completed routes.
     ///     - `busy`: seconds in which at least one route was moving, from its first byte to its end.
-    ///     - `chunks`: how many runs of memory were gathered or scattered here, by length: the key is the smallest power of
-    ///       two that is not below their bytes.
-    ///     - `leases`: how many were `opened`, and how they have ended.
-    ///     - `plans`: how many were compiled.
+    ///     - `chunks`: the number of runs of memory gathered or scattered here, by length: the key is the smallest
+    ///       power of two not below their bytes.
+    ///     - `leases`: the number `opened`, and the ways in which they ended.
+    ///     - `plans`: the number compiled.
     ///
     /// Raises:
     ///     AgentError: the agent has stopped.
@@ -445,7 +450,7 @@ impl Agent {
         metrics(py, &read.map_err(raise!(AgentError))?)
     }
 
-    /// Takes nothing new, waits up to `patience` seconds for what is under way, gives up what is left, and closes all
+    /// Stops accepting work, waits up to `patience` seconds for running work, cancels the rest, and closes all
     /// connections.
     #[pyo3(signature = (patience = 5.0))]
     fn shutdown(&self, py: Python<'_>, patience: f64) -> PyResult<()> {

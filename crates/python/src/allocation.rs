@@ -1,4 +1,4 @@
-//! The objects that memory is made of: reads where their bytes are, and holds them there.
+//! The Python objects behind registered memory: finds their bytes, and keeps them in place.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -13,21 +13,21 @@ pub(crate) struct Allocation {
     pub(crate) place: Place,
 }
 
-/// Where they are.
+/// The location of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     Host,
-    /// On the GPU that the object names, or on the one that the driver knows.
+    /// On the GPU that the object names; if it names none, the driver is asked.
     Gpu(Option<u32>),
 }
 
-/// An error that says which allocation it is about.
+/// Creates an error that names the allocation.
 fn refused(number: usize, why: &str) -> PyErr {
     CacheMemoryError::new_err(format!("allocation {number}: {why}"))
 }
 
 impl Allocation {
-    /// Reads one of the objects that memory can be made of.
+    /// Reads the address of any supported object.
     pub(crate) fn read(number: usize, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
         if let Ok((address, len)) = object.extract() {
             let place = Place::Host;
@@ -52,7 +52,7 @@ impl Allocation {
         }
     }
 
-    /// A tensor or a storage.
+    /// Reads a torch tensor or storage.
     fn of_torch(number: usize, object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let device = object.getattr("device")?;
         let place = match device.getattr("type")?.extract()? {
@@ -66,7 +66,7 @@ impl Allocation {
                 return Err(refused(number, &why));
             }
         };
-        // A storage has no strides.
+        // A storage has no strides, so only tensors can be non-contiguous.
         if object.hasattr("is_contiguous")? && !object.call_method0("is_contiguous")?.is_truthy()? {
             let why = "the tensor is not contiguous; give its untyped_storage()";
             return Err(refused(number, why));
@@ -83,7 +83,7 @@ impl Allocation {
         Ok(Self { address, len, place })
     }
 
-    /// An array of numpy, and whether it may only be read.
+    /// Reads a numpy array. Also returns whether it is read-only.
     fn of_numpy(number: usize, object: &Bound<'_, PyAny>) -> PyResult<(Self, bool)> {
         let interface = Interface::of(object, "__array_interface__")?;
         let (address, read_only) = interface.item("data")?.extract()?;
@@ -97,7 +97,7 @@ impl Allocation {
         Ok((Self { address, len, place }, read_only))
     }
 
-    /// An array in the memory of a GPU, and whether it may only be read.
+    /// Reads an array in GPU memory. Also returns whether it is read-only.
     fn of_cuda(number: usize, object: &Bound<'_, PyAny>) -> PyResult<(Self, bool)> {
         let interface = Interface::of(object, CUDA)?;
         let version: u32 = interface.item("version")?.extract()?;
@@ -115,7 +115,7 @@ impl Allocation {
         let strides: Option<Vec<i64>> = strides.map(|given| given.extract()).transpose()?;
         let strides = strides.unwrap_or_default();
         for (at, &count) in shape.iter().enumerate().rev() {
-            // Steps that nobody takes are of no account.
+            // The stride of an axis of length 1 has no effect.
             let stepped = strides.get(at).filter(|_| count > 1);
             if stepped.is_some_and(|&step| u64::try_from(step) != Ok(len as u64)) {
                 return Err(refused(number, "the array is not contiguous"));
@@ -133,10 +133,10 @@ impl Allocation {
     }
 }
 
-/// Tells where an array in the memory of a GPU has its bytes: a property that torch, cupy and numba give theirs.
+/// The property with the address of an array in GPU memory, which arrays of torch, cupy and numba have.
 pub(crate) const CUDA: &str = "__cuda_array_interface__";
 
-/// How an array tells where its bytes are.
+/// The array interface of an object: a dict with its address.
 struct Interface<'py> {
     name: &'static str,
     items: Bound<'py, PyDict>,
@@ -158,14 +158,14 @@ impl<'py> Interface<'py> {
     }
 }
 
-/// Gives the objects that keep the bytes of allocation `number` where they are, for as long as they are held.
+/// Returns the objects that keep the bytes of allocation `number` in place for as long as they are held.
 pub(crate) fn hold(number: usize, object: &Bound<'_, PyAny>) -> PyResult<Vec<Py<PyAny>>> {
     let mut held = vec![object.clone().unbind()];
     if object.hasattr("data_ptr")? {
         held.extend(hold_storage(number, object, true)?);
     } else {
-        // An array does not count who has its buffer; what it does not resize, whatever it is told, is an array that is
-        // weakly referenced. The bytes may be those of its base.
+        // An array does not count the users of its buffer, but numpy never resizes an array that has weak references.
+        // The bytes may belong to its base.
         let weakly = object.py().import("weakref")?.getattr("ref")?;
         let mut array = object.clone();
         while is_array(&array)? {
@@ -173,18 +173,18 @@ pub(crate) fn hold(number: usize, object: &Bound<'_, PyAny>) -> PyResult<Vec<Py<
             array = array.getattr("base")?;
         }
         if array.hasattr("data_ptr")? {
-            // It is numpy's view of a tensor, so it says nothing that numpy has seen the storage.
+            // This is numpy's view of a tensor, which does not mean that numpy has seen the storage itself.
             held.extend(hold_storage(number, &array, false)?);
         }
     }
     Ok(held)
 }
 
-/// Keeps the bytes of a tensor, or of a storage, where they are: torch resizes no storage that numpy has seen, and moves none
-/// into shared memory whose methods for that refuse. With `refuse_foreign`, memory that torch did not allocate is an error,
-/// since its owner may move it all the same.
+/// Keeps the bytes of a tensor or storage in place: torch does not resize a storage that numpy has seen, and does not
+/// move one into shared memory if its methods for that refuse. With `refuse_foreign`, memory that torch did not
+/// allocate is an error, since its owner could still move it.
 fn hold_storage(number: usize, object: &Bound<'_, PyAny>, refuse_foreign: bool) -> PyResult<Vec<Py<PyAny>>> {
-    // A tensor can be given another storage, so the present one is held. A `TypedStorage` wraps an `UntypedStorage`.
+    // A tensor can be given another storage, so the current one is held. A `TypedStorage` wraps an `UntypedStorage`.
     let method = ["untyped_storage", "untyped"];
     let method = method.into_iter().find(|name| matches!(object.hasattr(*name), Ok(true)));
     let storage = match method {
@@ -195,7 +195,7 @@ fn hold_storage(number: usize, object: &Bound<'_, PyAny>, refuse_foreign: bool) 
     let Some(torch) = imported(storage.py(), "torch")? else {
         return Ok(held);
     };
-    // What only looks like a storage of torch's is left alone.
+    // Objects that only look like torch's storages are left alone.
     let is_storage = torch.hasattr("UntypedStorage")? && storage.is_instance(&torch.getattr("UntypedStorage")?)?;
     let on = |device: &Bound<'_, PyAny>| device.getattr("type")?.extract::<String>();
     if !is_storage || on(&storage.getattr("device")?)? != "cpu" {
@@ -208,9 +208,9 @@ fn hold_storage(number: usize, object: &Bound<'_, PyAny>, refuse_foreign: bool) 
     let is_held = storage.hasattr(HELD)?;
     let is_shared = storage.call_method0("is_shared")?.is_truthy()?;
     if is_held {
-        // By an earlier registration.
+        // An earlier registration has already done this.
     } else if is_shared {
-        // Now, if ever: one that was shared in the other way is moved by this.
+        // A storage shared with the other strategy is moved by this call, so it is made before the address is read.
         storage.call_method0("share_memory_")?;
         let strategy = torch.getattr("multiprocessing")?.call_method0("get_sharing_strategy")?;
         let other = match strategy.extract::<&str>()? {
@@ -237,15 +237,16 @@ fn hold_storage(number: usize, object: &Bound<'_, PyAny>, refuse_foreign: bool) 
     Ok(held)
 }
 
-/// Why a storage is refused that cannot be resized although nobody has registered it.
+/// The reason for refusing a storage that is not resizable although it was never registered.
 const FOREIGN: &str = "its storage is memory that torch did not allocate, or numpy has seen it, and torch does not say which: \
     what owns it might move it. Give what the tensor was made of, or `tensor.numpy()`, or a clone, or register it before numpy sees it";
 
-/// The attribute of a storage that is registered.
+/// The attribute that marks a registered storage.
 const HELD: &str = "_transload_held";
 
-/// Has a storage refuse methods that would move it into (other) shared memory, for which torch would free the memory that is
-/// registered. They are replaced in the one object that torch has for the storage, so that tensors and queues meet them, too.
+/// Makes a storage refuse methods that would move it into (other) shared memory, for which torch would free the
+/// registered memory. They are replaced in the one object that torch has for the storage, so that tensors and queues
+/// are affected, too.
 fn forbid(storage: &Bound<'_, PyAny>, methods: &[&str]) -> PyResult<()> {
     let refuse = PyCFunction::new_closure(storage.py(), None, None, |_, _| -> PyResult<()> {
         Err(CacheMemoryError::new_err(
@@ -259,8 +260,8 @@ fn forbid(storage: &Bound<'_, PyAny>, methods: &[&str]) -> PyResult<()> {
     Ok(())
 }
 
-/// Whether it is a numpy array, and not a scalar, which looks like one and owns nothing. Who has one has imported
-/// numpy.
+/// Returns whether an object is a numpy array, and not a scalar, which has the same interface but owns no memory. If
+/// numpy was not imported, there are no arrays.
 fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     match imported(object.py(), "numpy")? {
         Some(numpy) => object.is_instance(&numpy.getattr("ndarray")?),
@@ -268,7 +269,7 @@ fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     }
 }
 
-/// A module, if anybody has imported it.
+/// Returns a module if it has been imported.
 pub(crate) fn imported<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
     let modules = py.import("sys")?.getattr("modules")?;
     let module = modules.call_method1("get", (name,))?;

@@ -1,4 +1,4 @@
-//! Announcements of servers at an etcd, where `transload proxy --discover` looks for them.
+//! Announcements of servers at an etcd, where `transload proxy --discover` finds them.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -16,19 +16,20 @@ use transload_sidecar::{Role, ServerUrl};
 use crate::logs;
 use crate::runtime::{Made, handle};
 
-/// How long the end of a server may wait for an etcd. What is not taken back by then ends with its lease.
+/// The longest time that the end of a server waits for an etcd. An announcement that is not withdrawn by then ends with
+/// its lease.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// An announcement of a server at an etcd, where `transload proxy --discover` finds it from `begin` until `end`. It also ends
-/// within 10 s of the end of this process. An etcd that is away is waited for.
+/// An announcement of a server at an etcd, where `transload proxy --discover` finds it from `begin` until `end`. It
+/// also ends within 10 s of the end of this process. An unreachable etcd is retried.
 ///
 /// Args:
 ///     etcd: `etcd://HOST:PORT[,HOST:PORT]/PREFIX`, or `etcds://` for TLS.
 ///     role: `prefill` or `decode`.
-///     url: where the server answers requests, as a proxy sees it: `http://HOST:PORT`.
+///     url: the URL of the server as a proxy reaches it: `http://HOST:PORT`.
 ///
 /// Raises:
-///     ValueError: one of them is not that. What was given is not shown, as there may be a password in it.
+///     ValueError: an argument is invalid. Its value is not shown, since it may contain a password.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Announcement {
     announced: announce::Announcement,
@@ -60,7 +61,7 @@ impl Announcement {
         Ok(Self { announced, running: Mutex::new(None) })
     }
 
-    /// Announces the server from now on, in the background.
+    /// Starts to announce the server in the background.
     fn begin(&self, py: Python<'_>) -> PyResult<()> {
         logs::start(py)?;
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +72,7 @@ impl Announcement {
         let announcement = self.announced.clone();
         let task = handle()?.spawn(async move {
             let ended = async {
-                // Also when the object goes.
+                // This also completes when the object is dropped.
                 let _ = ended.await;
             };
             if let Err(error) = announce(announcement, ended).await {
@@ -82,7 +83,7 @@ impl Announcement {
         Ok(())
     }
 
-    /// Takes the announcement back, and waits for that for 2 s at most.
+    /// Withdraws the announcement, waiting 2 s at most.
     fn end(&self, py: Python<'_>) -> PyResult<()> {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Running { made, end, task }) = running else {

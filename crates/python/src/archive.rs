@@ -1,4 +1,4 @@
-//! The archive: blocks that outlive their engine.
+//! The archive: saved blocks that outlive their engine.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -21,29 +21,29 @@ use crate::prompt::Prompt;
 use crate::tables;
 use crate::transfer::named_codec;
 
-/// The saved prefixes of one model in a store: saved out of any deployment of it, restored into any other.
+/// The saved prefixes of one model in a store, saved from any deployment of it and restored into any other.
 ///
-/// A prefix is saved in whole token chunks of `TOKENS` tokens. Its methods wait for the store, without the
-/// interpreter's lock.
+/// A prefix is saved in whole token chunks of `TOKENS` tokens. Methods wait for the store without the interpreter's
+/// lock.
 ///
 /// Args:
-///     store: the store's URI: `file:///var/kv`, `redis://host/0`, `s3://bucket/prefix`, or another scheme's, whose
-///         library `KV_STORE_LIBRARY_PATH` finds. Secrets come from the environment.
+///     store: the store's URI: `file:///var/kv`, `redis://host/0`, `s3://bucket/prefix`, or that of another scheme
+///         whose library is found through `KV_STORE_LIBRARY_PATH`. Secrets come from the environment.
 ///     model: the model's name.
-///     weights: what tells its weights apart from others of that name: a revision, or a digest of the files.
-///     deployment: any deployment of it.
-///     engine: the name of the engine that computes what is saved, and
-///     engine_version: its exact version. Without them, everything that is saved without them is found.
-///     sharing: what of the engine another one has to have in common to find what this one saved: `any` (nothing),
-///         `engine` (its name) or `version` (its name and minor version). The same for all that share a store.
-///     codec: how keys and values are stored: `exact`, or, in f32, f16 and bf16, `q8` or `q4`, which take less room and are not
-///         exact. Each finds what was saved with it alone. Blocks that hold anything restored from `q8` or `q4`, or computed on
-///         that, may be saved with that codec only.
+///     weights: what distinguishes its weights from others of that name: a revision, or a digest of the files.
+///     deployment: any deployment of the model.
+///     engine: the name of the engine that computes what is saved, together with
+///     engine_version: its exact version. Without both, only what was saved without them is found.
+///     sharing: what two engines must have in common for one to find what the other saved: `any` (nothing), `engine`
+///         (the name) or `version` (the name and the minor version). It has to be the same for all that share a store.
+///     codec: the encoding of keys and values: `exact`, or for f32, f16 and bf16 `q8` or `q4`, which take less room and
+///         are not exact. Each codec finds only what was saved with it. Blocks that contain anything restored from `q8`
+///         or `q4`, or computed from that, may be saved with that codec only.
 ///
 /// Raises:
-///     ValueError: `sharing` or `codec` is another word, or only one of `engine` and `engine_version` is given.
-///     StoreError: the store cannot be opened. In a process that was forked off, every method raises it.
-///     ArchiveError: the cache cannot be cut into pieces.
+///     ValueError: `sharing` or `codec` is unknown, or only one of `engine` and `engine_version` is given.
+///     StoreError: the store cannot be opened. In a forked process, every method raises it.
+///     ArchiveError: the cache cannot be divided into pieces.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Archive {
     inner: InProcess<archive::Archive>,
@@ -51,7 +51,7 @@ pub(crate) struct Archive {
 
 #[pymethods]
 impl Archive {
-    /// Tokens of a token chunk.
+    /// The number of tokens in a token chunk.
     #[classattr]
     const TOKENS: u64 = archive::TOKEN_CHUNK;
 
@@ -87,16 +87,21 @@ impl Archive {
         Ok(Self { inner: InProcess::new(inner.map_err(raise!(ArchiveError))?.with_codec(codec)) })
     }
 
-    /// How keys and values are stored: `exact`, `q8` or `q4`.
+    /// The encoding of keys and values: `exact`, `q8` or `q4`.
     #[getter]
     fn codec(&self) -> PyResult<&'static str> {
         Ok(self.inner.get()?.codec().name())
     }
 
-    /// Tells what came of each tier of a `tier://` store since it was opened here.
+    /// Returns statistics of each tier of a `tier://` store since it was opened here.
     ///
     /// Returns:
-    ///     A dict for each tier, the fastest first; none where the store has no tiers. `tier` is its URI. Of values, which are chunks
+    ///     A dict for each tier, the fastest first; empty if the store has no tiers. `tier` is its URI. For values,
+    ///         which are chunks and manifests: `hits` were read from the tier, with `bytes` bytes in total, and
+    ///         `misses` were missing or damaged. `failures` counts failed reads, after which the next tier was asked;
+    ///         `promotions` were copied into it after a read from a lower tier; `skipped` are copies that it refused
+    ///         because it was full or broken. `evictions` made room for others, over all handles of the store; None if
+    ///         the tier does not count them.
     ///     and manifests: `hits` were read from it, of `bytes` bytes, and `misses` were not there or damaged. `failures` is how
     ///     often it did not answer and the next one was asked; `promotions` were put into it since they were read below it;
     ///     `skipped` are copies that it refused, being full or broken. `evictions` went for others, by all handles of the store;
@@ -105,12 +110,13 @@ impl Archive {
         tiers(py, &**self.inner.get()?.store())
     }
 
-    /// What of the first `tokens` tokens of a prompt is not saved yet. It goes to every rank, so that all save the same.
+    /// Returns what of the first `tokens` tokens of a prompt is not saved yet. Pass it to every rank, so that all save
+    /// the same.
     ///
     /// Args:
     ///     prompt: the prompt.
-    ///     tokens: how many of its tokens the blocks hold; all if None.
-    ///     state: after how many tokens the recurrent state is, where the model has one.
+    ///     tokens: the number of its tokens in the blocks; all if None.
+    ///     state: the number of tokens after which the recurrent state is, if the model has one.
     ///
     /// Raises:
     ///     ArchiveError: the store failed, or the prompt has fewer tokens.
@@ -135,14 +141,14 @@ impl Archive {
     ///     memories: the memory of each group.
     ///     tables: for each group, block numbers from the sequence's first token on (-1: the engine no longer has
     ///         it), or None for block i = entry i.
-    ///     permit: as long as it stands the blocks may be read.
-    ///     after: a `Mark` behind what computes the blocks. It is waited for, until the permit is revoked.
+    ///     permit: the blocks may be read until it is revoked.
+    ///     after: a `Mark` after the work that computes the blocks. It is waited for until the permit is revoked.
     ///
     /// Returns:
     ///     The part that this rank has saved, for `publish`, also in another process.
     ///
     /// Raises:
-    ///     ArchiveError: the store failed, the permit is revoked, or memories or tables do not suit.
+    ///     ArchiveError: the store failed, the permit is revoked, or memories or tables do not fit.
     #[pyo3(signature = (missing, deployment, rank, memories, tables, *, permit = None, after = None))]
     #[allow(clippy::too_many_arguments)]
     fn save<'py>(
@@ -166,8 +172,8 @@ impl Archive {
         Ok(part.map_err(raise!(ArchiveError))?.encode())
     }
 
-    /// Copies one rank's share of what is missing out of its blocks, which may be used again then; `put` saves it. No store
-    /// is waited for.
+    /// Copies one rank's share of what is missing out of its blocks, which may be reused then; `put` saves it. This
+    /// does not wait for a store.
     ///
     /// Args:
     ///     missing: what is missing.
@@ -175,12 +181,12 @@ impl Archive {
     ///     rank: its rank.
     ///     memories: the memory of each group.
     ///     tables: for each group, block numbers, as for `save`.
-    ///     staging: the memory that it takes.
-    ///     permit: as long as it stands the blocks may be read.
-    ///     after: a `Mark` behind what computes the blocks. It is waited for, until the permit is revoked.
+    ///     staging: the memory for the copy.
+    ///     permit: the blocks may be read until it is revoked.
+    ///     after: a `Mark` after the work that computes the blocks. It is waited for until the permit is revoked.
     ///
     /// Raises:
-    ///     ArchiveError: the staging is full, the permit is revoked, or memories or tables do not suit.
+    ///     ArchiveError: the staging is full, the permit is revoked, or memories or tables do not fit.
     #[pyo3(signature = (missing, deployment, rank, memories, tables, staging, *, permit = None, after = None))]
     #[allow(clippy::too_many_arguments)]
     fn stage<'py>(
@@ -206,8 +212,7 @@ impl Archive {
         Ok(Staged { inner: staged.map_err(raise!(ArchiveError))? })
     }
 
-    /// Saves what was staged, as `save` would have, and returns what it returns. The memory is given back when nobody has
-    /// `staged` any more.
+    /// Saves staged blocks like `save`, and returns the same. The memory is freed with the last reference to `staged`.
     ///
     /// Raises:
     ///     ArchiveError: the store failed.
@@ -217,7 +222,7 @@ impl Archive {
         Ok(part.map_err(raise!(ArchiveError))?.encode())
     }
 
-    /// Makes what all ranks have saved visible as saved prefixes. How many token chunks were added.
+    /// Publishes what all ranks have saved as saved prefixes. Returns the number of added token chunks.
     ///
     /// Raises:
     ///     ArchiveError: the parts are not those of every rank of one save (nothing is published then), or the store
@@ -231,17 +236,17 @@ impl Archive {
         Ok(published.map_err(raise!(ArchiveError))?.roots)
     }
 
-    /// The longest prefix of a prompt that can be restored.
+    /// Returns the longest prefix of a prompt that can be restored.
     ///
     /// Raises:
-    ///     ArchiveError: the store failed. What is not there, or cannot be read, is not saved.
+    ///     ArchiveError: the store failed. Missing or unreadable entries count as not saved.
     fn find(&self, py: Python<'_>, prompt: &Prompt) -> PyResult<Found> {
         let inner = self.inner.get()?;
         let found = py.detach(|| inner.find(&prompt.saved()));
         Ok(Found { inner: found.map_err(raise!(ArchiveError))? })
     }
 
-    /// Restores one rank's share of a saved prefix into its blocks; every byte is checked against its hash.
+    /// Restores one rank's share of a saved prefix into its blocks. Every byte is checked against its hash.
     ///
     /// Args:
     ///     found: the prefix.
@@ -249,17 +254,17 @@ impl Archive {
     ///     rank: its rank.
     ///     memories: the memory of each group.
     ///     tables: for each group, block numbers, as for `save`.
-    ///     start: the first token that is wanted; those before are there already.
-    ///     permit: as long as it stands the blocks may be written.
-    ///     after: a `Mark` behind what still reads the blocks. It is waited for, until the permit is revoked, while the
-    ///         store is read.
+    ///     start: the first token to restore; earlier ones are in the blocks already.
+    ///     permit: the blocks may be written until it is revoked.
+    ///     after: a `Mark` after the work that still reads the blocks. It is waited for while the store is read, until
+    ///         the permit is revoked.
     ///
     /// Returns:
-    ///     A dict of `tokens` (after which every group can go on), `pieces` and `bytes` that were read.
+    ///     A dict of `tokens` (after which every group can continue), and the `pieces` and `bytes` that were read.
     ///
     /// Raises:
-    ///     ArchiveError: a piece is gone or damaged, the store failed, the permit is revoked, or memories or tables do not
-    ///         suit.
+    ///     ArchiveError: a piece is missing or damaged, the store failed, the permit is revoked, or memories or tables
+    ///         do not fit.
     #[pyo3(signature = (found, deployment, rank, memories, tables, *, start = 0, permit = None,
         after = None))]
     #[allow(clippy::too_many_arguments)]
@@ -292,7 +297,7 @@ impl Archive {
     }
 }
 
-/// The permission to read or write an engine's blocks, while a store is waited for.
+/// The permission to read or write an engine's blocks during a save or restore.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Permit {
     inner: archive::Permit,
@@ -305,23 +310,23 @@ impl Permit {
         Self { inner: archive::Permit::new() }
     }
 
-    /// Ends the permission: no copy begins any more. It waits for nothing, neither for copies under way: see `is_quiet`.
+    /// Revokes the permission: no further copy begins. It does not wait, not even for running copies: see `is_quiet`.
     fn revoke(&self) {
         self.inner.revoke();
     }
 
-    /// Whether the permission was revoked and its last copy is over: nothing touches the blocks any more. A copy on a GPU is over
-    /// when that has done it.
+    /// True once the permission is revoked and its last copy is over, so that nothing touches the blocks any more. A
+    /// copy on a GPU is over when the GPU has executed it.
     #[getter]
     fn is_quiet(&self) -> bool {
         self.inner.is_quiet()
     }
 }
 
-/// Memory for what is saved while its store takes it.
+/// Memory that holds blocks while a store saves them.
 ///
 /// Args:
-///     nbytes: how much it may be at a time. It is allocated when it is needed.
+///     nbytes: the most bytes at a time. Memory is allocated when it is needed.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Staging {
     inner: archive::Staging,
@@ -334,14 +339,14 @@ impl Staging {
         Self { inner: archive::Staging::new(nbytes) }
     }
 
-    /// Bytes in use.
+    /// The number of bytes in use.
     #[getter]
     fn used(&self) -> u64 {
         self.inner.used()
     }
 }
 
-/// What one rank has to save, out of its blocks. It holds memory of its `Staging`.
+/// One rank's blocks to save, copied out of its memory. It uses memory of its `Staging`.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Staged {
     inner: archive::Staged,
@@ -349,7 +354,7 @@ pub(crate) struct Staged {
 
 #[pymethods]
 impl Staged {
-    /// Bytes of it.
+    /// The number of bytes.
     #[getter]
     fn nbytes(&self) -> u64 {
         self.inner.bytes()
@@ -364,7 +369,7 @@ fn caches(memories: &[PyRef<'_, Memory>]) -> Vec<Cache> {
     memories.collect()
 }
 
-/// A rank's archive that touches blocks as long as a permit stands, and after a mark.
+/// Returns a rank's archive that touches blocks only while the permit stands, and after the mark.
 fn touching(rank: RankArchive, permit: Option<archive::Permit>, after: Option<&Mark>) -> RankArchive {
     let rank = rank.with_permit(permit.unwrap_or_default());
     match after {
@@ -373,13 +378,13 @@ fn touching(rank: RankArchive, permit: Option<archive::Permit>, after: Option<&M
     }
 }
 
-/// What of a prompt is not saved yet. False where everything is.
+/// The part of a prompt that is not saved yet. It is false if everything is saved.
 ///
 /// Args:
-///     encoded: what `encode` returned, in another process.
+///     encoded: the result of `encode`, from another process.
 ///
 /// Raises:
-///     ValueError: it is not that.
+///     ValueError: the bytes are not what `encode` returned.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Missing {
     inner: archive::Missing,
@@ -393,7 +398,7 @@ impl Missing {
         Ok(Self { inner })
     }
 
-    /// As bytes, for other processes.
+    /// Encodes it for other processes.
     fn encode(&self) -> PyResult<Vec<u8>> {
         encode(&self.inner)
     }
@@ -403,13 +408,13 @@ impl Missing {
     }
 }
 
-/// A prefix that is saved whole.
+/// A saved prefix.
 ///
 /// Args:
-///     encoded: what `encode` returned, in another process.
+///     encoded: the result of `encode`, from another process.
 ///
 /// Raises:
-///     ValueError: it is not that.
+///     ValueError: the bytes are not what `encode` returned.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Found {
     inner: archive::Found,
@@ -423,24 +428,24 @@ impl Found {
         Ok(Self { inner })
     }
 
-    /// How many tokens can be restored; 0 if nothing is saved.
+    /// The number of tokens that can be restored; 0 if nothing is saved.
     #[getter]
     fn tokens(&self) -> u64 {
         self.inner.tokens()
     }
 
-    /// How its keys and values are stored: `exact`, or a codec with which alone blocks that it is restored into may be saved.
+    /// The encoding of its keys and values. Blocks that it is restored into may be saved with this codec only.
     #[getter]
     fn codec(&self) -> &'static str {
         self.inner.codec().name()
     }
 
-    /// The same prefix, at most so many tokens long.
+    /// Returns the prefix shortened to at most this many tokens.
     fn shorten(&self, tokens: u64) -> Self {
         Self { inner: self.inner.clone().shorten(tokens) }
     }
 
-    /// As bytes, for other processes.
+    /// Encodes it for other processes.
     fn encode(&self) -> PyResult<Vec<u8>> {
         encode(&self.inner)
     }

@@ -1,7 +1,7 @@
-//! Memory of a Python object that stays where it is: the buffer protocol.
+//! The buffer protocol: memory of a Python object that stays in place.
 //!
-//! PyO3 has it from Python 3.11 on, when it became a part of the stable ABI. CPython 3.10 has the same functions, and its
-//! `Py_buffer` is the one that was declared stable then.
+//! PyO3 offers it from Python 3.11 on, when it became part of the stable ABI. CPython 3.10 has the same functions, and
+//! its `Py_buffer` is the one that was declared stable then.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -25,9 +25,9 @@ struct PyBuffer {
     internal: *mut c_void,
 }
 
-/// Bytes in C order, of whatever format.
+/// Requests contiguous bytes in C order, of any format.
 const SIMPLE: c_int = 0;
-/// Those that may be written.
+/// Requests writable bytes.
 const WRITABLE: c_int = 1;
 
 unsafe extern "C" {
@@ -35,9 +35,9 @@ unsafe extern "C" {
     fn PyBuffer_Release(view: *mut PyBuffer);
 }
 
-/// The memory of an object, which keeps it where it is until this is dropped. Dropping it takes the interpreter's lock.
+/// The memory of an object, kept in place until this is dropped. Dropping it takes the interpreter's lock.
 pub(crate) struct Buffer {
-    /// Exporters let it point into itself, so it stays where it is, too.
+    /// Boxed, since exporters may store pointers into the view itself.
     view: Box<PyBuffer>,
 }
 
@@ -47,11 +47,11 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// The bytes of an object.
+    /// Gets the bytes of an object.
     ///
     /// # Errors
-    /// `TypeError` if the object has no buffer; the object's own error if its bytes are not contiguous, or cannot be written
-    /// although `written` asks for that.
+    /// `TypeError` if the object has no buffer; the object's own error if its bytes are not contiguous, or not writable
+    /// although `written` demands that.
     pub(crate) fn new(object: &Bound<'_, PyAny>, written: bool) -> PyResult<Self> {
         let mut view = Box::new(PyBuffer {
             buf: null_mut(),
@@ -75,17 +75,17 @@ impl Buffer {
         }
     }
 
-    /// Where the bytes begin.
+    /// Returns the address of the first byte.
     pub(crate) fn address(&self) -> usize {
         self.view.buf.expose_provenance()
     }
 
-    /// How many they are.
+    /// Returns the number of bytes.
     pub(crate) fn len(&self) -> usize {
         self.view.len.unsigned_abs()
     }
 
-    /// Copies the bytes. If others write them meanwhile, the copy has some of what they wrote.
+    /// Copies the bytes. If others write them at the same time, the copy has some of what they wrote.
     pub(crate) fn to_vec(&self) -> Vec<u8> {
         let len = self.len();
         let mut copy: Vec<u8> = Vec::with_capacity(len);
@@ -102,7 +102,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // Where there is no interpreter any more, nobody moves the bytes either.
+        // Without an interpreter nothing can move the bytes any more.
         let _ = Python::try_attach(|_| {
             // SAFETY: `new` has filled it, and it is released once, here.
             unsafe { PyBuffer_Release(&raw mut *self.view) }

@@ -1,4 +1,4 @@
-//! Something that ends later: waited for, polled, or awaited.
+//! Results that arrive later: waited for, polled, or awaited.
 
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,24 +9,25 @@ use pyo3::prelude::*;
 
 use crate::runtime::{SIGNALS, handle, seconds};
 
-/// Makes the result, or the exception, of what has ended; each time that somebody asks.
+/// A function that makes the result, or the exception, of something that has ended. It is called for each request of
+/// the result.
 pub(crate) type Outcome = Arc<dyn Fn(Python<'_>) -> PyResult<Py<PyAny>> + Send + Sync>;
 
-/// An [`Outcome`] of a closure.
+/// Makes an [`Outcome`] of a closure.
 pub(crate) fn outcome(make: impl Fn(Python<'_>) -> PyResult<Py<PyAny>> + Send + Sync + 'static) -> Outcome {
     Arc::new(make)
 }
 
 /// The end of a lease, a transfer or a notice.
 ///
-/// It is polled with `done`, waited for with `wait` or `result`, awaited in asyncio, or told with a callback.
+/// Poll it with `done`, wait with `wait` or `result`, await it in asyncio, or add a callback.
 #[pyclass(frozen, eq, hash, module = "transload")]
 #[derive(Clone, Default)]
 pub(crate) struct Completion {
     shared: Arc<Shared>,
 }
 
-/// Every handle of one end is equal.
+/// All handles of the same end are equal.
 impl PartialEq for Completion {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
@@ -52,7 +53,7 @@ struct State {
 }
 
 impl Completion {
-    /// It has ended. Called once, from any thread.
+    /// Sets the outcome. Called once, from any thread.
     pub(crate) fn end(&self, outcome: Outcome) {
         let callbacks = {
             let mut state = self.state();
@@ -64,18 +65,18 @@ impl Completion {
             return;
         }
         let completion = self.clone();
-        let tell = move || {
-            // Nobody is told once the interpreter ends.
+        let run_callbacks = move || {
+            // Callbacks are dropped once the interpreter has ended.
             let _ = Python::try_attach(|py| {
                 for callback in callbacks {
                     completion.call(py, &callback);
                 }
             });
         };
-        // A callback that waits shall keep nothing else waiting.
+        // A callback may block, so it runs on a blocking thread.
         match handle() {
-            Ok(handle) => drop(handle.spawn_blocking(tell)),
-            Err(_) => tell(),
+            Ok(handle) => drop(handle.spawn_blocking(run_callbacks)),
+            Err(_) => run_callbacks(),
         }
     }
 
@@ -93,12 +94,12 @@ impl Completion {
 
 #[pymethods]
 impl Completion {
-    /// Whether it has ended.
+    /// Returns whether it has ended.
     fn done(&self) -> bool {
         self.state().outcome.is_some()
     }
 
-    /// Waits until it has ended, at most `timeout` seconds. Whether it has.
+    /// Waits until it has ended, at most `timeout` seconds. Returns whether it has.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let timeout = timeout.map(|given| seconds("timeout", given)).transpose()?;
@@ -126,11 +127,11 @@ impl Completion {
         }
     }
 
-    /// Waits as `wait` does, and returns the result.
+    /// Waits like `wait`, and returns the result.
     ///
     /// Raises:
-    ///     TimeoutError: it has not ended in time. It goes on.
-    ///     TransferError: of a transfer: it failed.
+    ///     TimeoutError: it has not ended in time. It continues.
+    ///     TransferError: the transfer failed.
     ///     AgentError: the agent has stopped.
     #[pyo3(signature = (timeout = None))]
     fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
@@ -144,7 +145,7 @@ impl Completion {
         }
     }
 
-    /// Calls `callback(completion)` when it has ended: at once if it has, otherwise on a thread of Transload's.
+    /// Calls `callback(completion)` when it has ended: at once if it already has, otherwise on a thread of Transload.
     fn add_done_callback(&self, py: Python<'_>, callback: Py<PyAny>) {
         {
             let mut state = self.state();
@@ -156,7 +157,7 @@ impl Completion {
         self.call(py, &callback);
     }
 
-    /// Calls `callback` no more, if it was not called yet. Whether there was one.
+    /// Removes a callback that has not been called yet. Returns whether there was one.
     fn remove_done_callback(&self, callback: &Bound<'_, PyAny>) -> bool {
         let removed = {
             let mut state = self.state();

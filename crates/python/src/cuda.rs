@@ -17,10 +17,10 @@ use transload::transfer::{After, Region};
 use crate::errors::chain;
 use crate::memory::Kind;
 
-/// Those that were opened, by ordinal. They stay open: another memory or mark of the process is likely to need them.
+/// The opened GPUs by ordinal. They stay open, since further memory or marks are likely to need them.
 static OPENED: Mutex<Opened> = Mutex::new(Opened { process: 0, gpus: BTreeMap::new() });
 
-/// Whether any was. Apart, since opening one takes a while.
+/// Whether any GPU was opened. It is separate from [`OPENED`], whose lock is held for long while one is opened.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
 struct Opened {
@@ -33,7 +33,7 @@ impl Opened {
         OPENED.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A forked child cannot use what its parent has opened, nor any other GPU.
+    /// Fails in a forked child, which can use neither its parent's GPUs nor any others.
     fn check_process(&self) -> Result<(), DeviceError> {
         match self.gpus.first_key_value() {
             Some((&ordinal, _)) if self.process != process::id() => Err(DeviceError::Forked { ordinal }),
@@ -42,17 +42,17 @@ impl Opened {
     }
 }
 
-/// Whether there is a GPU here; otherwise why not.
+/// Checks whether there is a usable GPU. The error says why not.
 pub(crate) fn available() -> Result<(), String> {
-    device::available().map_err(said)
+    device::available().map_err(message)
 }
 
-/// Whether this process has opened one.
+/// Returns whether this process has opened a GPU.
 pub(crate) fn in_use() -> bool {
     IN_USE.load(Relaxed)
 }
 
-/// The GPU of an ordinal, opened once.
+/// Returns the GPU of an ordinal, opening it the first time.
 fn gpu(ordinal: u32) -> Result<Gpu, DeviceError> {
     let mut opened = Opened::lock();
     opened.check_process()?;
@@ -66,13 +66,13 @@ fn gpu(ordinal: u32) -> Result<Gpu, DeviceError> {
     Ok(gpu)
 }
 
-/// The ordinal of the GPU that the first of these allocations is on.
+/// Returns the ordinal of the GPU with the first of these allocations.
 pub(crate) fn ordinal_of(parts: &[(u64, usize)]) -> Result<u32, String> {
     let checked = Opened::lock().check_process();
-    checked.and_then(|()| Memory::ordinal_of(parts)).map_err(said)
+    checked.and_then(|()| Memory::ordinal_of(parts)).map_err(message)
 }
 
-/// Memory of somebody else, on the GPU of that ordinal.
+/// Registers memory that others own, on the GPU of this ordinal.
 ///
 /// # Safety
 /// The caller keeps the promises of [`DeviceMemory::from_raw_parts`](Memory::from_raw_parts).
@@ -86,39 +86,44 @@ pub(crate) unsafe fn register(
         // SAFETY: the caller's.
         unsafe { Memory::from_raw_parts(&gpu, parts, access, Some(keeper)) }
     });
-    registered.map_err(said)
+    registered.map_err(message)
 }
 
-/// New memory.
+/// Allocates memory.
 pub(crate) fn allocate(ordinal: u32, lengths: &[usize]) -> Result<Memory, String> {
-    gpu(ordinal).and_then(|gpu| Memory::allocate(&gpu, lengths)).map_err(said)
+    gpu(ordinal).and_then(|gpu| Memory::allocate(&gpu, lengths)).map_err(message)
 }
 
-/// Which GPU it is on.
 pub(crate) fn ordinal(memory: &Memory) -> u32 {
     memory.gpu().ordinal()
 }
 
-/// Address and length of each allocation.
+/// Returns the address and length of each allocation.
 pub(crate) fn allocations(memory: &Memory) -> Vec<(u64, u64)> {
     let parts = (0..memory.allocations()).filter_map(|number| memory.allocation(number));
     parts.collect()
 }
 
-/// It as archives take it.
 pub(crate) fn cache(memory: &Memory) -> Cache {
     memory.clone().into()
 }
 
-/// It as agents take it.
 pub(crate) fn region(memory: &Memory) -> Region {
     memory.into()
 }
 
-/// Runs a program, and waits for it.
+/// Executes a copy program and waits for it.
 pub(crate) fn copy(program: &Program, source: &Kind, destination: &Kind) -> Result<(), String> {
+<<<<<<< ours
     let copied = device::copy(program, source, destination, &CopyOptions::default());
     copied.map(drop).map_err(said)
+||||||| base
+    let copied = device::copy(program, source, destination, &CopyOptions::new());
+    copied.map(drop).map_err(said)
+=======
+    let copied = device::copy(program, source, destination, &CopyOptions::new());
+    copied.map(drop).map_err(message)
+>>>>>>> theirs
 }
 
 impl<'a> From<&'a Kind> for Place<'a> {
@@ -130,11 +135,11 @@ impl<'a> From<&'a Kind> for Place<'a> {
     }
 }
 
-/// Marks the place that a stream of a GPU has come to. Without an ordinal it is the GPU whose context is current in this
-/// thread; `None` where there is none.
+/// Marks the current end of a GPU's stream. Without an ordinal the GPU is that of the current context of this thread;
+/// returns `None` if there is no context.
 ///
 /// # Safety
-/// The stream is one that [`Mark::new`] may be given.
+/// The stream has to be valid for [`Mark::new`].
 pub(crate) unsafe fn mark(stream: u64, ordinal: Option<u32>) -> Result<Option<Mark>, String> {
     let marked = || {
         let Some(ordinal) = ordinal.map_or_else(Gpu::current_ordinal, |given| Ok(Some(given)))? else {
@@ -143,24 +148,23 @@ pub(crate) unsafe fn mark(stream: u64, ordinal: Option<u32>) -> Result<Option<Ma
         // SAFETY: the caller's.
         unsafe { Mark::new(&gpu(ordinal)?, stream) }.map(Some)
     };
-    marked().map_err(said)
+    marked().map_err(message)
 }
 
-/// Whether all before it is done.
+/// Returns whether all work before the mark is done.
 pub(crate) fn is_done(mark: &Mark) -> Result<bool, String> {
-    mark.is_done().map_err(said)
+    mark.is_done().map_err(message)
 }
 
-/// Has an archive touch blocks after it only.
+/// Makes an archive touch blocks only after the mark.
 pub(crate) fn archive_after(rank: RankArchive, mark: &Mark) -> RankArchive {
     rank.with_mark(mark.clone())
 }
 
-/// It as what has to be done before blocks are touched.
 pub(crate) fn after(mark: &Mark) -> After {
     mark.clone().into()
 }
 
-fn said<E: std::error::Error + 'static>(error: E) -> String {
+fn message<E: std::error::Error + 'static>(error: E) -> String {
     chain(&error)
 }

@@ -1,4 +1,4 @@
-//! Deployments: how an engine lays its cache out.
+//! Deployments: descriptions of how an engine lays its cache out.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use transload::transfer::plan::ids::DeploymentDigest;
 
 use crate::errors::{DocumentError, raise};
 
-/// How one side lays its KV cache out on its ranks: a checked `transload.deployment/1` document.
+/// The layout of one side's KV cache on its ranks: a checked `transload.deployment/1` document.
 ///
 /// Args:
 ///     document: the document as a dict, or as JSON text.
 ///
 /// Raises:
-///     DocumentError: it lists all faults, each with its key path.
+///     DocumentError: the document has faults; the message lists all, each with its key path.
 #[pyclass(frozen, module = "transload", eq, hash)]
 #[derive(Clone)]
 pub(crate) struct Deployment {
     pub(crate) inner: Arc<layout::Deployment>,
-    /// As it was given, in JSON.
+    /// The original document in JSON.
     text: Arc<str>,
 }
 
@@ -35,7 +35,7 @@ impl PartialEq for Deployment {
 
 impl Hash for Deployment {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Equal ones have equal names; the rest is for `eq`.
+        // A few fields suffice: equal deployments have equal hashes, and `eq` decides the rest.
         self.inner.name().hash(state);
         (self.inner.tp(), self.inner.pp(), self.inner.groups().len()).hash(state);
     }
@@ -49,7 +49,7 @@ impl Deployment {
             Ok(text) => text.extract()?,
             Err(_) => {
                 let py = document.py();
-                // Shapes come as numpy's integers, too.
+                // Sizes may be numpy integers, which `json` does not know.
                 let options = PyDict::new(py);
                 options.set_item("default", py.import("operator")?.getattr("index")?)?;
                 let json = py.import("json")?;
@@ -62,7 +62,7 @@ impl Deployment {
         Ok(Self { inner: Arc::new(inner), text: text.into() })
     }
 
-    /// The document that it was made from, as JSON text.
+    /// The original document, as JSON text.
     #[getter]
     fn document(&self) -> &str {
         &self.text
@@ -90,20 +90,20 @@ impl Deployment {
         self.inner.pp()
     }
 
-    /// How many ranks there are: `tp * pp`. Rank r is TP rank `r % tp` of stage `r // tp`.
+    /// The number of ranks, `tp * pp`. Rank r is TP rank `r % tp` of stage `r // tp`.
     #[getter]
     fn ranks(&self) -> u32 {
         self.inner.tp() * self.inner.pp()
     }
 
-    /// BLAKE3-256 of the canonical document, 32 bytes: what tickets name.
+    /// BLAKE3-256 digest of the canonical document, 32 bytes, by which tickets name it.
     #[getter]
     fn digest(&self) -> PyResult<[u8; 32]> {
         let digest = DeploymentDigest::of_deployment(&self.inner);
         Ok(digest.map_err(raise!(DocumentError))?.0)
     }
 
-    /// The groups, in the order of the document: that of memories and block tables.
+    /// The groups in the document's order, which is also that of memories and block tables.
     #[getter]
     fn groups(&self) -> Vec<Group> {
         let count = self.inner.groups().len();
@@ -135,7 +135,7 @@ impl Group {
         &self.deployment.groups()[self.index]
     }
 
-    /// The TP rank and the pipeline stage of a rank.
+    /// Returns the TP rank and the pipeline stage of a rank.
     fn split(&self, rank: u32) -> PyResult<(u32, u32)> {
         let ranks = self.deployment.tp() * self.deployment.pp();
         if rank >= ranks {
@@ -150,19 +150,19 @@ impl Group {
 
 #[pymethods]
 impl Group {
-    /// Its name, by which the groups of two sides are paired.
+    /// The group's name, which pairs the groups of two sides.
     #[getter]
     fn name(&self) -> &str {
         self.inner().name()
     }
 
-    /// Tokens of a block.
+    /// The number of tokens in a block.
     #[getter]
     fn block_size(&self) -> u64 {
         self.inner().block_size()
     }
 
-    /// Blocks of each rank.
+    /// The number of blocks on each rank.
     #[getter]
     fn num_blocks(&self) -> u32 {
         self.inner().num_blocks()
@@ -180,13 +180,13 @@ impl Group {
         self.inner().physical_order().to_string()
     }
 
-    /// Whether it holds recurrent state.
+    /// True if it holds recurrent state.
     #[getter]
     fn is_recurrent(&self) -> bool {
         self.inner().is_recurrent()
     }
 
-    /// Bytes of each allocation that a rank's memory of this group has.
+    /// Returns the bytes of each allocation in a rank's memory of this group.
     #[pyo3(signature = (rank = 0))]
     fn allocations(&self, rank: u32) -> PyResult<Vec<u64>> {
         let (_, stage) = self.split(rank)?;
@@ -194,21 +194,22 @@ impl Group {
         Ok(vec![placement.allocation_bytes; placement.allocations as usize])
     }
 
-    /// Where a rank's memory holds what: for each of its layers, each component of each spec as a strided array. An
-    /// engine's tensor lies as the document says if it has the same offset, shape and strides.
+    /// Describes a rank's memory: for each of its layers, each component of each spec as a strided array. An engine's
+    /// tensor matches the document if it has the same offset, shape and strides.
     ///
     /// Returns:
     ///     A list of dicts, by layer, spec and component:
     ///
     ///     - `layer`: global layer number.
     ///     - `spec`, `kind`, `component`: index and kind of the spec, name of the component: `k`, `v`, `latent` ...
-    ///     - `units`: first and end of the heads (groups, channels) of the whole model that this rank holds of it.
+    ///     - `units`: first and end of the component's heads (groups, channels) on this rank, counted over the whole
+    ///       model.
     ///     - `allocation`, `offset`: index in `allocations`, and bytes from its start to the first element.
-    ///     - `shape`: blocks, states of a block (tokens, but for recurrent and compressed kinds), units, and then the axes
-    ///       of a unit's content, outermost first, in elements.
-    ///     - `strides`: bytes from one to the next along each axis of `shape`. Where an axis has one position, its stride
-    ///       says nothing.
-    ///     - `itemsize`: bytes of one element; 1 where the kind knows bytes only.
+    ///     - `shape`: blocks, states of a block (tokens, except for recurrent and compressed kinds), units, and then
+    ///       the axes of a unit's content, outermost first, in elements.
+    ///     - `strides`: bytes from one to the next along each axis of `shape`. The stride of an axis with one position
+    ///       is meaningless.
+    ///     - `itemsize`: bytes of one element; 1 if the kind only knows bytes.
     ///
     /// Raises:
     ///     IndexError: there is no such rank.
@@ -238,7 +239,7 @@ impl Group {
     }
 }
 
-/// One component in the layer at a slot, as numpy or torch would describe it.
+/// Describes one component in the layer at a slot in numpy's and torch's terms.
 fn view<'py>(
     py: Python<'py>,
     group: &layout::Group,

@@ -6,17 +6,17 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 
-/// How much is read before somebody is asked whether to go on: a quarter of a second where a disk is slow.
+/// The bytes that are read between two calls of `stop`: a quarter of a second on a slow disk.
 const BETWEEN_QUESTIONS: usize = 64 << 20;
-/// What is read at once. More does not make it faster.
+/// The bytes of one read. More is not faster.
 const AT_ONCE: usize = 1 << 20;
 
-/// The BLAKE3 digest of what a file holds: 32 bytes, or None if it was stopped. One thread reads and hashes, without
-/// the interpreter's lock.
+/// Returns the BLAKE3 digest of a file's contents, 32 bytes, or None if it was stopped. One thread reads and hashes
+/// without the interpreter's lock.
 ///
 /// Args:
 ///     path: the file.
-///     stop: a function that is called after each 64 MiB; nothing more is read once it returns true.
+///     stop: a function that is called after each 64 MiB; reading stops once it returns true.
 ///
 /// Raises:
 ///     OSError: the file cannot be read.

@@ -1,4 +1,4 @@
-//! The exceptions: one base, and one for each kind of thing that can go wrong.
+//! The exceptions: a base class, and one class for each kind of failure.
 
 use std::error::Error;
 
@@ -81,22 +81,22 @@ pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ArchiveError", py.get_type::<ArchiveError>())
 }
 
-/// An error and all its causes in one line, as far as they are not said already.
+/// Formats an error and its causes in one line, without causes that the text already contains.
 pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
-        let said = cause.to_string();
-        if !text.contains(&said) {
+        let message = cause.to_string();
+        if !text.contains(&message) {
             text.push_str(": ");
-            text.push_str(&said);
+            text.push_str(&message);
         }
         source = cause.source();
     }
     text
 }
 
-/// For `map_err`: `plan.bind(..).map_err(raise!(PlanError))`.
+/// Makes a closure for `map_err`: `plan.bind(..).map_err(raise!(PlanError))`.
 macro_rules! raise {
     ($exception:ident) => {
         |error| $exception::new_err($crate::errors::chain(&error))

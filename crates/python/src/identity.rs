@@ -1,4 +1,4 @@
-//! Who an agent is: certificate, key, and the secret that seals tickets.
+//! The identity of an agent: certificate, key, and the secret that seals tickets.
 
 use std::path::PathBuf;
 
@@ -11,14 +11,15 @@ use crate::logs;
 /// A certificate and its key, from a folder that `transload certs init` made.
 ///
 /// Args:
-///     folder: the folder. With `name`, that of the whole cluster; without, one with a single certificate. An agent
-///         reads it again when its files change.
-///     name: the name of the service whose certificate it is.
+///     folder: the folder. With `name` it is that of the whole cluster, otherwise one with a single certificate. An
+///         agent rereads it when its files change.
+///     name: the name of the certificate's service.
 ///
-/// A key that others can read is told of as a warning, since container platforms mount secrets with the modes they like.
+/// A key that other users can read causes a warning only, since container platforms choose the modes of mounted
+/// secrets.
 ///
 /// Raises:
-///     IdentityError: a file is missing, unreadable, or does not suit the rest.
+///     IdentityError: a file is missing, unreadable, or does not match the others.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Identity {
     pub(crate) inner: transfer::Identity,
@@ -40,7 +41,7 @@ impl Identity {
         Ok(Self { inner: inner.map_err(raise!(IdentityError))? })
     }
 
-    /// The name of the service that the certificate is of.
+    /// The name of the certificate's service.
     #[getter]
     fn service(&self) -> &str {
         self.inner.peer().service.as_str()

@@ -1,4 +1,4 @@
-//! Values that only the process that made them may use.
+//! Values that can only be used in the process that made them.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 
 use crate::errors::StoreError;
 
-/// A value with connections, locks or threads, none of which a forked child has a share in. The child can neither use it nor
-/// drop it: that could wait for a thread that is not there, or end what its parent has under way.
+/// A value with connections, locks or threads, which a forked child does not share. The child can neither use nor drop
+/// it: dropping could wait for a thread that does not exist there, or end the parent's work.
 pub(crate) struct InProcess<T> {
     made: u32,
     value: ManuallyDrop<T>,
@@ -20,7 +20,7 @@ impl<T> InProcess<T> {
         Self { made: process::id(), value: ManuallyDrop::new(value) }
     }
 
-    /// The value, in the process that made it.
+    /// Returns the value in the process that made it, and an error in any other.
     pub(crate) fn get(&self) -> PyResult<&T> {
         if self.made == process::id() {
             return Ok(self.value.deref());

@@ -1,4 +1,4 @@
-//! Leases: an owner's promise to keep blocks.
+//! Leases: an owner's promises to keep blocks.
 
 use pyo3::prelude::*;
 use transload::layout::Rank;
@@ -12,12 +12,13 @@ use crate::mark::Mark;
 use crate::runtime::{Made, Quiet, seconds};
 use crate::tables;
 
-/// A promise to keep blocks as they are until `ended`. Dropping it does not end it.
+/// A promise to keep blocks unchanged until `ended`. Dropping the object does not end the lease.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Lease {
     control: LeaseControl,
-    /// Ends with why: "completed", "cancelled", "expired", "peer lost", "device lost" or "device stalled". Nothing touches the
-    /// blocks any more then; so where a device stalls, which the log tells at once, it ends when the device has gone on.
+    /// Ends with the reason: "completed", "cancelled", "expired", "peer lost", "device lost" or "device stalled". By
+    /// then nothing touches the blocks any more. So if a device stalls, which is logged at once, this ends when the
+    /// device has recovered.
     #[pyo3(get)]
     ended: Completion,
     made: Made,
@@ -30,7 +31,8 @@ impl Lease {
             let ended = lease.ended().await.map(|ended| ended.end);
             let ended = match ended {
                 Err(LeaseEndError::Stalled) => {
-                    // Engines hand blocks out again when they hear of an end, so they hear of it when nothing touches the blocks.
+                    // Engines reuse blocks when they learn of the end, so the end is reported only when nothing touches
+                    // the blocks any more.
                     quiet.reached().await;
                     Ok(LeaseEnd::DeviceStalled)
                 }
@@ -60,53 +62,54 @@ impl Lease {
         self.control.key().rank.0
     }
 
-    /// Whether somebody with a ticket has asked for the blocks yet, or has renewed the lease.
+    /// True if a holder of a ticket has asked for the blocks, or has renewed the lease.
     #[getter]
     fn is_claimed(&self) -> bool {
         self.control.is_claimed()
     }
 
-    /// Reports that the first `tokens` tokens of a global layer are computed: now, or after a `Mark`. That is not waited for,
-    /// and nobody hears of a lease that has ended by then. Where it can never be reached, the lease is cancelled.
+    /// Reports that the first `tokens` tokens of a global layer are computed: now, or after a `Mark`. This method does
+    /// not wait for the mark. If the lease has ended by then the report is dropped; if the mark can never be reached,
+    /// the lease is cancelled.
     ///
     /// Raises:
-    ///     LeaseError: it has ended, or it is for fewer tokens.
+    ///     LeaseError: the lease has ended, or is for fewer tokens.
     ///     AgentError: the agent has stopped.
     #[pyo3(signature = (layer, tokens, *, after = None))]
     fn ready(&self, py: Python<'_>, layer: u32, tokens: u64, after: Option<&Mark>) -> PyResult<()> {
         let Some(mark) = after else {
-            let told = self.made.wait(py, self.control.ready(layer, tokens))?;
-            return told.map_err(not_used);
+            let reported = self.made.wait(py, self.control.ready(layer, tokens))?;
+            return reported.map_err(not_used);
         };
-        let told = self.control.ready_after(mark.after(), layer, tokens);
-        self.made.wait(py, told)?.map_err(raise!(AgentError))
+        let reported = self.control.ready_after(mark.after(), layer, tokens);
+        self.made.wait(py, reported)?.map_err(raise!(AgentError))
     }
 
-    /// Reports that the prefill is over: everything may be read. With `after` as `ready` does.
+    /// Reports that the prefill is over, so that everything may be read. `after` is as for `ready`.
     ///
     /// Raises:
-    ///     LeaseError: it has ended.
+    ///     LeaseError: the lease has ended.
     ///     AgentError: the agent has stopped.
     #[pyo3(signature = (*, after = None))]
     fn finish_prefill(&self, py: Python<'_>, after: Option<&Mark>) -> PyResult<()> {
         let Some(mark) = after else {
-            let told = self.made.wait(py, self.control.finish_prefill())?;
-            return told.map_err(not_used);
+            let reported = self.made.wait(py, self.control.finish_prefill())?;
+            return reported.map_err(not_used);
         };
-        let told = self.control.finish_prefill_after(mark.after());
-        self.made.wait(py, told)?.map_err(raise!(AgentError))
+        let reported = self.control.finish_prefill_after(mark.after());
+        self.made.wait(py, reported)?.map_err(raise!(AgentError))
     }
 
-    /// Lets it live for `ttl` seconds from now at least.
+    /// Extends the lease to at least `ttl` seconds from now.
     ///
     /// Raises:
-    ///     LeaseError: it has ended.
+    ///     LeaseError: the lease has ended.
     fn renew(&self, py: Python<'_>, ttl: f64) -> PyResult<()> {
         let ttl = seconds("ttl", ttl)?;
         self.made.wait(py, self.control.renew(ttl))?.map_err(not_used)
     }
 
-    /// Gives it up. Wait for `ended` before the blocks are used again.
+    /// Cancels the lease. Wait for `ended` before reusing the blocks.
     ///
     /// Raises:
     ///     AgentError: the agent has stopped.

@@ -37,8 +37,8 @@ use std::ffi::OsString;
 
 use pyo3::prelude::*;
 
-/// Runs the `transload` command in this process, and returns its exit code. `started_as` is what starts another
-/// process of it.
+/// Runs the `transload` command in this process and returns its exit code. `started_as` is the command that starts
+/// another process of it.
 #[pyfunction]
 fn run_command(py: Python<'_>, started_as: Vec<OsString>, arguments: Vec<OsString>) -> u8 {
     py.detach(|| transload::command::run(started_as, arguments))

@@ -12,20 +12,21 @@ use crate::in_process::InProcess;
 use crate::logs;
 use crate::objects::usage;
 
-/// The saved states of one model of llama.cpp in a store: what `llama_state_seq_get_data` says of a sequence.
+/// The saved states of one llama.cpp model in a store: the bytes that `llama_state_seq_get_data` returns for a
+/// sequence.
 ///
-/// Its methods wait for the store, without the interpreter's lock. In a forked child they raise StoreError.
+/// Methods wait for the store without the interpreter's lock. In a forked child they raise StoreError.
 ///
 /// Args:
 ///     store: the store's URI, as for `Archive`.
 ///     model: the model's name.
-///     weights: everything else that decides the numbers in its caches: digests of all files, adapters by content and
+///     weights: everything else that affects the numbers in its caches: digests of all files, adapters by content and
 ///         scale, rope settings, and types of the caches.
-///     sample: any state of the context that will restore, a contiguous buffer, of one token at least. It says which layers and types there
-///         are, and whether values are transposed. None if the model has sliding windows or recurrent layers: then states
-///         are kept whole, each for exactly its tokens.
-///     engine_version: the version of what runs llama.cpp. States of another minor version are not found. Without it, only
-///         states that were saved without it are found.
+///     sample: any state of at least one token from the context that will restore, as a contiguous buffer. It shows the
+///         layers, their types, and whether values are transposed. None if the model has sliding windows or recurrent
+///         layers: then states are stored as a whole, each for exactly its tokens.
+///     engine_version: the version of the program that runs llama.cpp. States of another minor version are not found.
+///         Without it, only states saved without it are found.
 ///
 /// Raises:
 ///     StoreError: the store cannot be opened.
@@ -61,20 +62,20 @@ impl LlamaStates {
         Ok(Self { inner: InProcess::new(inner.map_err(raise!(ArchiveError))?) })
     }
 
-    /// Saves the state of a sequence of these tokens. What is saved already is not written again.
+    /// Saves the state of a sequence of these tokens. Parts that are already saved are not written again.
     ///
     /// Args:
     ///     tokens: all tokens of the sequence.
     ///     state: its state, any contiguous buffer.
-    ///     prompt: how many of the tokens were the prompt. Where states are kept whole, the prompt's own is not replaced, since
-    ///         the next turn of a chat may not begin with all of this one's answer.
+    ///     prompt: the number of tokens that were the prompt. If states are stored as a whole, the prompt's own state
+    ///         is not replaced, since the next turn of a chat may not begin with the whole answer of this one.
     ///
     /// Returns:
-    ///     How many bytes of it were not in the store before.
+    ///     The number of bytes that were new to the store.
     ///
     /// Raises:
-    ///     ArchiveError: the state cannot be read, is not one of these tokens at positions 0, 1, ..., once each in one
-    ///         sequence, or has other layers than the sample; or the store failed.
+    ///     ArchiveError: the state cannot be read, does not consist of these tokens at positions 0, 1, ..., once each
+    ///         in one sequence, or has other layers than the sample; or the store failed.
     #[pyo3(signature = (tokens, state, *, prompt = 0))]
     fn save(&self, py: Python<'_>, tokens: Vec<u32>, state: &Bound<'_, PyAny>, prompt: usize) -> PyResult<u64> {
         let state = Buffer::new(state, false)?;
@@ -83,10 +84,10 @@ impl LlamaStates {
         Ok(saved.map_err(raise!(ArchiveError))?.bytes)
     }
 
-    /// The longest saved beginning of a prompt, or None.
+    /// Returns the longest saved beginning of a prompt, or None.
     ///
     /// Raises:
-    ///     ArchiveError: the store failed. What is not there, or cannot be read, is not saved.
+    ///     ArchiveError: the store failed. Missing or unreadable entries count as not saved.
     fn find(&self, py: Python<'_>, tokens: Vec<u32>) -> PyResult<Option<LlamaFound>> {
         let states = self.inner.get()?;
         let found = py.detach(|| states.find(&tokens));
@@ -94,8 +95,8 @@ impl LlamaStates {
         Ok(found.map(|inner| LlamaFound { inner }))
     }
 
-    /// The state that was found, for `llama_state_seq_set_data`; None if a part of it is gone or damaged by now: find again
-    /// then, since that was forgotten.
+    /// Returns the state that was found, for `llama_state_seq_set_data`. Returns None if a part of it is missing or
+    /// damaged by now; it is forgotten then, so call `find` again.
     ///
     /// Raises:
     ///     ArchiveError: the store failed.
@@ -106,7 +107,7 @@ impl LlamaStates {
         Ok(state.map(|state| PyBytes::new(py, &state)))
     }
 
-    /// Tells how many bytes the whole store takes up, as `Objects.usage` does.
+    /// Returns the size of the whole store, like `Objects.usage`.
     fn usage<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         usage(py, &**self.inner.get()?.store())
     }
@@ -120,7 +121,7 @@ pub(crate) struct LlamaFound {
 
 #[pymethods]
 impl LlamaFound {
-    /// How many tokens of the prompt it is; never 0.
+    /// The number of the prompt's tokens that it covers; never 0.
     #[getter]
     fn tokens(&self) -> usize {
         self.inner.tokens()

@@ -1,7 +1,7 @@
-//! What the Rust crates log, handed to Python's `logging`.
+//! Passes the logs of the Rust crates to Python's `logging`.
 //!
-//! Agents log on threads that must not wait for the interpreter, so nobody does who logs: records go into a bounded
-//! queue, and one thread of ours takes them to `logging`. Where the queue is full they are lost, and counted.
+//! Agents log on threads that must not wait for the interpreter. So records go into a bounded queue, from which one
+//! thread passes them to `logging`. If the queue is full, records are dropped and counted.
 
 use std::fmt::{Debug, Write};
 use std::process;
@@ -21,20 +21,20 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
-/// Records that may wait: some 100 bytes each. A burst of them is a fleet that fails at once.
+/// The most records in the queue, of some 100 bytes each. A burst of them means that a whole fleet fails at once.
 const WAITING: usize = 1024;
 
-/// Records that are handed over before others get the interpreter.
+/// The records that are passed on before other threads get the interpreter.
 const AT_A_TIME: usize = 64;
 
-/// How long the end of the process may wait for what was logged last.
+/// The longest time that the end of the process waits for the last records.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// The queue of this process. It is never waited for: a fork may have left it locked for good.
+/// The queue of this process. Its lock is never waited for, since a fork may have left it locked forever.
 static QUEUE: RwLock<Option<Queue>> = RwLock::new(None);
 
 struct Queue {
-    /// Threads do not survive a fork: a child has a queue of its own.
+    /// The process that started the queue. Threads do not survive a fork, so a child needs its own queue.
     process: u32,
     records: SyncSender<Record>,
     counts: Arc<Counts>,
@@ -42,9 +42,9 @@ struct Queue {
 
 #[derive(Default)]
 struct Counts {
-    /// Records that are in the queue, or on their way out of it.
+    /// The records in the queue or just taken from it.
     waiting: AtomicU64,
-    /// Records that there was no room for, since somebody was told.
+    /// The records dropped since the last report about that.
     lost: AtomicU64,
 }
 
@@ -56,21 +56,21 @@ struct Record {
     message: String,
 }
 
-/// Has what is logged from here on go to Python. Called by whatever logs.
+/// Starts passing logs to Python. Called by everything that may log.
 pub(crate) fn start(py: Python<'_>) -> PyResult<()> {
     static INSTALLED: Once = Once::new();
     let here = process::id();
     if QUEUE.try_read().is_ok_and(|queue| queue.as_ref().is_some_and(|queue| queue.process == here)) {
         return Ok(());
     }
-    // Where somebody else does so right now, or a fork has left it locked, there is nothing to do.
+    // Another thread is doing the same, or a fork has left the lock locked; either way there is nothing to do.
     let Ok(mut queue) = QUEUE.try_write() else {
         return Ok(());
     };
     let (records, taken) = sync_channel(WAITING);
     let counts = Arc::new(Counts::default());
     let counted = counts.clone();
-    // Before our own: then it still works when ours is run.
+    // Imported first: exit handlers run in reverse order, so `logging` still works when ours runs.
     py.import("logging")?;
     py.import("atexit")?.call_method1("register", (wrap_pyfunction!(flush, py)?,))?;
     thread::Builder::new().name("transload-log".to_owned()).spawn(move || drain(&taken, &counted))?;
@@ -79,13 +79,13 @@ pub(crate) fn start(py: Python<'_>) -> PyResult<()> {
     INSTALLED.call_once(|| {
         let ours = Targets::new().with_target("transload", LevelFilter::DEBUG);
         let subscriber = tracing_subscriber::registry().with(ToPython.with_filter(ours));
-        // The command has its own, which was there first.
+        // The command has already installed its own.
         let _ = tracing::subscriber::set_global_default(subscriber);
     });
     Ok(())
 }
 
-/// Waits a moment for what is in the queue.
+/// Waits briefly until the queue is empty.
 #[pyfunction]
 fn flush(py: Python<'_>) {
     let counts = match QUEUE.try_read() {
@@ -139,7 +139,7 @@ impl<S: Subscriber> Layer<S> for ToPython {
     }
 }
 
-/// An event as one line: its message, and then its fields.
+/// An event as one line: its message followed by its fields.
 #[derive(Default)]
 struct Text {
     message: String,
@@ -148,7 +148,7 @@ struct Text {
 
 impl Visit for Text {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = match field.name() {
             "message" => write!(self.message, "{value:?}"),
             name => write!(self.fields, " {name}={value:?}"),
@@ -156,14 +156,14 @@ impl Visit for Text {
     }
 }
 
-/// Hands records over, until the interpreter ends.
+/// Passes records on until the interpreter ends.
 fn drain(records: &Receiver<Record>, counts: &Counts) {
     while let Ok(first) = records.recv() {
-        let told = Python::try_attach(|py| {
+        let logged = Python::try_attach(|py| {
             let more = records.try_iter().take(AT_A_TIME - 1);
             for record in [first].into_iter().chain(more) {
-                // Nobody is there to be told that telling has failed.
-                if let Err(error) = tell(py, &record) {
+                // No caller could handle this error.
+                if let Err(error) = log(py, &record) {
                     error.write_unraisable(py, None);
                 }
                 counts.waiting.fetch_sub(1, Ordering::AcqRel);
@@ -177,18 +177,18 @@ fn drain(records: &Receiver<Record>, counts: &Counts) {
                     line: line!(),
                     message: format!("{lost} records were lost: more was logged than could be handled"),
                 };
-                if let Err(error) = tell(py, &record) {
+                if let Err(error) = log(py, &record) {
                     error.write_unraisable(py, None);
                 }
             }
         });
-        if told.is_none() {
+        if logged.is_none() {
             return;
         }
     }
 }
 
-fn tell(py: Python<'_>, record: &Record) -> PyResult<()> {
+fn log(py: Python<'_>, record: &Record) -> PyResult<()> {
     let logger = py.import("logging")?.call_method1("getLogger", (&record.logger,))?;
     if !logger.call_method1("isEnabledFor", (record.level,))?.is_truthy()? {
         return Ok(());

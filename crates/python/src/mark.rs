@@ -1,4 +1,4 @@
-//! Marks: work of a GPU's stream that has to be done before blocks are touched.
+//! Marks: points in a GPU's stream that have to be reached before blocks are touched.
 
 use std::str::FromStr;
 
@@ -10,8 +10,8 @@ use transload::transfer::After;
 use crate::cuda;
 use crate::errors::CudaError;
 
-/// Whether memory of GPUs can be moved here, and otherwise why not: `(True, "")`, or `(False, "no CUDA here: ...")`. It looks
-/// for the driver, and starts it.
+/// Returns whether GPU memory can be used, and the reason if not: `(True, "")`, or `(False, "no CUDA here: ...")`. It
+/// looks for the driver and starts it.
 #[pyfunction]
 pub(crate) fn cuda_available(py: Python<'_>) -> (bool, String) {
     match py.detach(cuda::available) {
@@ -20,23 +20,23 @@ pub(crate) fn cuda_available(py: Python<'_>) -> (bool, String) {
     }
 }
 
-/// A place in a stream of a GPU: behind all that was submitted to it until this is made.
+/// A point in a GPU's stream, after all work submitted to the stream before it was made.
 ///
-/// An engine hands blocks over when it has *submitted* what computes them, or what reads them for the last time; the GPU does
-/// that later. What is given a mark as `after` touches no block before the GPU has come there. It costs a few
-/// microseconds, and waits for nothing. The first of a process on a GPU opens it, which takes a moment where no `Memory`
-/// has.
+/// An engine passes blocks on when it has *submitted* the work that computes them, or that reads them for the last
+/// time; the GPU executes it later. An operation that gets a mark as `after` touches no block before the GPU has
+/// reached the mark. Making one takes a few microseconds and does not wait. The first mark of a process on a GPU opens
+/// the GPU, which takes a moment unless a `Memory` has already done so.
 ///
 /// Args:
 ///     stream: a `torch.cuda.Stream`, an object with `__cuda_stream__`, or the driver's handle as a number; 0 is the default
 ///         stream. It has not been destroyed.
-///     device: the GPU that it is of, as `"cuda:0"` or a `torch.device`. If None, the one that `stream` names, or else the one
-///         whose context is current in this thread.
+///     device: the stream's GPU, as `"cuda:0"` or a `torch.device`. If None, the one that `stream` names, or else that
+///         of this thread's current context.
 ///
 /// Raises:
-///     CudaError: there is no CUDA here, or no such GPU, or the stream is none of it.
-///     ValueError: `device` is no GPU, or not that of `stream`.
-///     TypeError: `stream` is no stream.
+///     CudaError: there is no CUDA here, no such GPU, or the stream does not belong to it.
+///     ValueError: `device` is not a GPU, or not that of `stream`.
+///     TypeError: `stream` is not a stream.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Mark {
     inner: cuda::Mark,
@@ -68,10 +68,10 @@ impl Mark {
         Ok(Self { inner })
     }
 
-    /// Whether the GPU has come there. It does not wait.
+    /// True if the GPU has reached the mark. It does not wait.
     ///
     /// Raises:
-    ///     CudaError: nobody can tell any more, as the GPU is lost.
+    ///     CudaError: the GPU is lost, so this is unknown.
     #[getter]
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         py.detach(|| cuda::is_done(&self.inner)).map_err(CudaError::new_err)
@@ -79,18 +79,17 @@ impl Mark {
 }
 
 impl Mark {
-    /// Has an archive touch blocks after it only.
+    /// Makes an archive touch blocks only after the mark.
     pub(crate) fn archive(&self, rank: RankArchive) -> RankArchive {
         cuda::archive_after(rank, &self.inner)
     }
 
-    /// It as what something has to wait for.
     pub(crate) fn after(&self) -> After {
         cuda::after(&self.inner)
     }
 }
 
-/// A stream as Python hands it over.
+/// A stream as passed from Python.
 #[derive(Default)]
 struct Stream {
     handle: u64,
@@ -128,7 +127,7 @@ impl<'py> FromPyObject<'_, 'py> for Stream {
     }
 }
 
-/// Where memory is.
+/// A location of memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Device {
     Host,
@@ -149,7 +148,7 @@ impl FromStr for Device {
     }
 }
 
-/// A device as text, or a `torch.device`, whose text is the same.
+/// Reads a device given as text or as a `torch.device`, whose text is the same.
 pub(crate) fn read_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
     object.str()?.to_str()?.parse()
 }

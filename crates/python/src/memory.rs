@@ -1,4 +1,4 @@
-//! The memory of one rank and one group, as agents and copies see it.
+//! Registered memory of one rank and one group.
 
 use std::sync::Arc;
 
@@ -14,32 +14,32 @@ use crate::cuda;
 use crate::errors::{CacheMemoryError, raise};
 use crate::mark::{Device, read_device};
 
-/// The allocations of one rank and one group, all in memory of the host or all on one GPU: an engine's own, or new ones.
+/// The allocations of one rank and one group, all in host memory or all on one GPU: an engine's own, or new ones.
 ///
-/// Nothing is copied. The objects are kept alive for as long as this memory, or a transfer that uses it, is; until then
-/// numpy refuses to resize them. A torch storage on the CPU can never be resized again, nor moved into shared memory: call
-/// `share_memory_()` first, or pass it through a queue of `torch.multiprocessing` first. One on a GPU must not be resized: torch
-/// would give its bytes to somebody else.
+/// Nothing is copied. The objects are kept alive while this memory, or a transfer that uses it, exists; until then
+/// numpy refuses to resize them. A torch storage on the CPU can never be resized again, nor moved into shared memory:
+/// call `share_memory_()` first, or pass it through a queue of `torch.multiprocessing` first. One on a GPU must not be
+/// resized: torch would reuse its bytes.
 ///
 /// Args:
-///     allocations: for each allocation a contiguous torch tensor on the CPU or a CUDA device, or its `untyped_storage()`; a
-///         contiguous numpy array; an object with `__cuda_array_interface__`; or `(address, bytes)` of host memory
-///         that outlives every use of it. The first byte of
-///         each is offset 0 of the layout: of a tensor that is a view into a larger buffer, give the buffer's storage.
+///     allocations: for each allocation a contiguous torch tensor on the CPU or a CUDA device, or its
+///         `untyped_storage()`; a contiguous numpy array; an object with `__cuda_array_interface__`; or `(address,
+///         bytes)` of host memory that outlives every use of it. The first byte of each is offset 0 of the layout: for
+///         a tensor that is a view into a larger buffer, give the buffer's storage.
 ///     writable: whether transfers may write to it.
 ///
 /// Raises:
-///     CacheMemoryError: a tensor was made of memory that torch did not allocate, which its owner may move: give the owner, such
-///         as the numpy array; an object is not contiguous, on a device of another kind, not writable, or not there; not all
-///         are on one device; the driver knows no such memory on that GPU, or there is no CUDA here; or torch lacks
-///         the numpy that it takes to keep a storage from being resized.
+///     CacheMemoryError: a tensor uses memory that torch did not allocate, which its owner may move: give the owner,
+///         such as the numpy array; an object is not contiguous, on an unsupported device, not writable, or missing;
+///         not all are on one device; the driver knows no such memory on that GPU, or there is no CUDA here; or torch
+///         lacks numpy, which it needs to keep a storage from being resized.
 ///     TypeError: an object is none of these.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Memory {
     pub(crate) kind: Kind,
 }
 
-/// Where it is.
+/// The memory by location.
 #[derive(Clone)]
 pub(crate) enum Kind {
     Host(memory::Memory),
@@ -51,14 +51,14 @@ impl Memory {
     #[new]
     #[pyo3(signature = (allocations, *, writable = true))]
     fn new(py: Python<'_>, allocations: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
-        // A list of its elements would be one of temporary objects.
+        // Iterating over an array would yield temporary objects.
         for attribute in ["data_ptr", "__array_interface__", CUDA] {
             if allocations.hasattr(attribute)? {
                 return Err(PyTypeError::new_err("give a list of allocations, also where there is one: [tensor]"));
             }
         }
         let allocations: Vec<Bound<'_, PyAny>> = allocations.extract()?;
-        // What holds a buffer in place comes first: what is looked at before could be elsewhere after.
+        // Objects are held in place before their addresses are read, since they could still move before that.
         let held = allocations.iter().enumerate();
         let held = held.map(|(number, object)| hold(number, object));
         let held = held.collect::<PyResult<Vec<_>>>()?;
@@ -76,11 +76,11 @@ impl Memory {
         Ok(Self { kind })
     }
 
-    /// New memory, page-aligned, one allocation for each length in bytes: of zeros on the host, where `device` is None or
-    /// `"cpu"`; undefined on a GPU, `"cuda:0"`.
+    /// Allocates page-aligned memory with one allocation for each length in bytes: zeroed on the host, if `device` is
+    /// None or `"cpu"`; undefined on a GPU, `"cuda:0"`.
     ///
     /// Raises:
-    ///     CacheMemoryError: there is not so much, no such GPU, or no CUDA here.
+    ///     CacheMemoryError: there is not enough memory, no such GPU, or no CUDA here.
     ///     ValueError: `device` is something else.
     #[staticmethod]
     #[pyo3(signature = (lengths, device = None))]
@@ -109,13 +109,13 @@ impl Memory {
         }
     }
 
-    /// Bytes of all allocations together.
+    /// The bytes of all allocations.
     #[getter]
     fn nbytes(&self) -> u64 {
         self.allocations().iter().map(|(_, len)| len).sum()
     }
 
-    /// Where it is: `"cpu"`, or the GPU, as `"cuda:0"`.
+    /// The location: `"cpu"`, or the GPU, as `"cuda:0"`.
     #[getter]
     fn device(&self) -> String {
         match &self.kind {
@@ -124,10 +124,10 @@ impl Memory {
         }
     }
 
-    /// Copies bytes out of one allocation. On a GPU it waits for none of an engine's work.
+    /// Copies bytes out of one allocation. On a GPU it does not wait for the engine's work.
     ///
     /// Raises:
-    ///     CacheMemoryError: they are not all inside of it, or the GPU fails.
+    ///     CacheMemoryError: the range exceeds the allocation, or the GPU fails.
     #[pyo3(signature = (offset, length, allocation = 0))]
     fn read<'py>(
         &self,
@@ -149,10 +149,10 @@ impl Memory {
         })
     }
 
-    /// Copies bytes into one allocation. On a GPU it waits for none of an engine's work.
+    /// Copies bytes into one allocation. On a GPU it does not wait for the engine's work.
     ///
     /// Raises:
-    ///     CacheMemoryError: they do not all go into it, it may only be read, or the GPU fails.
+    ///     CacheMemoryError: the range exceeds the allocation, the memory is read-only, or the GPU fails.
     #[pyo3(signature = (offset, data, allocation = 0))]
     fn write(&self, py: Python<'_>, offset: u64, data: &[u8], allocation: usize) -> PyResult<()> {
         let address = self.address(offset, data.len(), allocation)?;
@@ -177,7 +177,6 @@ impl Memory {
 }
 
 impl Memory {
-    /// It as agents take it.
     pub(crate) fn region(&self) -> Region {
         match &self.kind {
             Kind::Host(memory) => memory.into(),
@@ -185,7 +184,7 @@ impl Memory {
         }
     }
 
-    /// The address of bytes that are all inside one allocation.
+    /// Returns the address of bytes that have to be within one allocation.
     fn address(&self, offset: u64, length: usize, allocation: usize) -> PyResult<u64> {
         let allocations = self.allocations();
         let available = allocations.get(allocation).map_or(0, |(_, len)| *len);
@@ -203,7 +202,7 @@ impl From<&memory::Memory> for Kind {
     }
 }
 
-/// Where all of them are. Of a GPU, the ordinal that the first one names that names any.
+/// Returns the common location of all allocations. For a GPU, the ordinal is the first that an allocation names.
 fn common_place(parts: &[Allocation]) -> PyResult<Place> {
     let on_host = |part: &Allocation| part.place == Place::Host;
     let Some(first) = parts.first() else {
@@ -228,7 +227,7 @@ fn common_place(parts: &[Allocation]) -> PyResult<Place> {
     })
 }
 
-/// The objects that keep the bytes of a memory where they are: some for each allocation.
+/// The objects that keep a memory's bytes in place: some for each allocation.
 type Held = Vec<Vec<Py<PyAny>>>;
 
 fn on_host(py: Python<'_>, parts: &[Allocation], access: Access, held: Held) -> PyResult<memory::Memory> {
@@ -256,7 +255,8 @@ fn on_host(py: Python<'_>, parts: &[Allocation], access: Access, held: Held) -> 
     made.map_err(raise!(CacheMemoryError))
 }
 
-/// Whether a driver runs here that can be asked about addresses: starting one for that would forbid the process to fork.
+/// Returns whether a driver is running that can be asked about addresses. Starting one just for that would prevent the
+/// process from forking.
 fn is_cuda_in_use(py: Python<'_>) -> PyResult<bool> {
     if cuda::in_use() {
         return Ok(true);
@@ -287,7 +287,7 @@ fn on_gpu(
     made.map_err(CacheMemoryError::new_err)
 }
 
-/// Has bytes go through memory of the host, if there are any.
+/// Runs a copy through temporary host memory, unless it is empty.
 fn through_host(length: usize, go: impl FnOnce(&memory::Memory) -> PyResult<()>) -> PyResult<()> {
     if length == 0 {
         return Ok(());
@@ -296,7 +296,7 @@ fn through_host(length: usize, go: impl FnOnce(&memory::Memory) -> PyResult<()>)
     go(&host.map_err(raise!(CacheMemoryError))?)
 }
 
-/// The program that copies some bytes.
+/// Returns the program that copies one run of bytes.
 fn one_run(length: usize, src: u64, dst: u64) -> Program {
     Program {
         nests: vec![Nest { loops: Default::default(), run: length as u64 }],

@@ -1,4 +1,4 @@
-//! What an agent has done, as dicts.
+//! The metrics of an agent, as dicts.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

@@ -1,4 +1,4 @@
-//! Stands in for `cuda` in a package that is built without that feature, and says so to whoever asks for a GPU.
+//! Replaces `cuda` in a package built without that feature. Every use of a GPU is an error that says so.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::memory::Kind;
 
 const WHY: &str = "no CUDA here: this package was built without its feature `cuda`";
 
-/// There is none.
+/// An uninhabited type, since there is no GPU memory.
 #[derive(Clone)]
 pub(crate) enum Memory {}
 
-/// There is none.
+/// An uninhabited type, since there are no marks.
 pub(crate) enum Mark {}
 
 pub(crate) fn available() -> Result<(), String> {
@@ -34,7 +34,7 @@ pub(crate) fn ordinal_of(_: &[(u64, usize)]) -> Result<u32, String> {
 }
 
 /// # Safety
-/// None is asked for.
+/// There are no requirements.
 pub(crate) unsafe fn register(
     _: u32,
     _: &[(u64, usize)],
@@ -78,7 +78,7 @@ fn host(kind: &Kind) -> &memory::Memory {
 }
 
 /// # Safety
-/// None is asked for.
+/// There are no requirements.
 pub(crate) unsafe fn mark(_: u64, _: Option<u32>) -> Result<Option<Mark>, String> {
     Err(WHY.to_owned())
 }

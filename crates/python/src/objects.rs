@@ -1,4 +1,4 @@
-//! Objects: bytes of an engine in a store under keys of its own.
+//! Objects: bytes of an engine in a store, under the engine's own keys.
 
 use std::time::UNIX_EPOCH;
 
@@ -14,26 +14,27 @@ use crate::in_process::InProcess;
 use crate::logs;
 use crate::values::{self, Values};
 
-/// The most threads of one call. More than that would only wait for each other.
+/// The most threads of one call; further ones would only wait for each other.
 const MOST_THREADS: usize = 64;
 
-/// The objects of one namespace in a store: bytes of an engine under keys of its own.
+/// The objects of one namespace in a store: bytes of an engine under its own keys.
 ///
-/// Its methods take batches. They wait for the store, without the interpreter's lock, and may be called from any thread. A
-/// key is bytes, or text as UTF-8, of 1 to 4,096 bytes. A value is one part or a list of parts, one behind the other. A part is
-/// a contiguous buffer of whatever format, or `(address, length)` of memory that the caller keeps where it is. Nobody
-/// else writes the memory of a value until the method has returned.
+/// Methods take batches. They wait for the store without the interpreter's lock, and may be called from any thread. A
+/// key is bytes, or text as UTF-8, of 1 to 4,096 bytes. A value is one part or a list of parts, which are joined. A
+/// part is a contiguous buffer of any format, or `(address, length)` of memory that the caller keeps in place. The
+/// memory of a value must not be written by others until the method has returned.
 ///
 /// Args:
 ///     store: the store's URI, as for `Archive`.
-///     namespace: a part of every key, 1 to 4,096 bytes. Engines' own keys stay the same where weights change: change it then.
-///     threads: how many threads hash and copy for one call, at most 64; as many as there are cores, but at most 4, if
-///         None.
+///     namespace: a part of every key, 1 to 4,096 bytes. Engines' own keys do not depend on the weights, so change it
+///         when the weights change.
+///     threads: the number of threads that hash and copy for one call, at most 64; if None, the number of cores, but at
+///         most 4.
 ///
 /// Raises:
-///     StoreError: the store cannot be opened, or fails. In a process that was forked off, every method raises it.
+///     StoreError: the store cannot be opened, or fails. In a forked process, every method raises it.
 ///     ValueError: a key, a namespace, a meta or an object is too long or too short, or a part cannot be used.
-///     TypeError: one is not what it should be. Whenever ValueError or TypeError is raised, nothing was done.
+///     TypeError: one has the wrong type. Whenever ValueError or TypeError is raised, nothing was done.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Objects {
     inner: InProcess<objects::Objects>,
@@ -47,8 +48,8 @@ impl Objects {
         Ok(Self { inner: InProcess::new(open(py, store, namespace, threads)?) })
     }
 
-    /// Puts objects. One that is there with equal length and meta stays as it is; any other is replaced. Of a key that is
-    /// there twice, the last one counts. When this returns, objects are as durable as the store makes them.
+    /// Puts objects. An existing object with equal length and meta stays unchanged; any other is replaced. If a key
+    /// occurs twice, the last one counts. When this returns, objects are as durable as the store makes them.
     ///
     /// Args:
     ///     keys: their keys.
@@ -79,10 +80,11 @@ impl Objects {
     ///
     /// Args:
     ///     keys: their keys.
-    ///     values: memory of each, as long as the object: writable, and none of it given twice.
+    ///     values: memory for each, as long as the object, writable, and without overlaps.
     ///
     /// Returns:
-    ///     For each, what is known of it; or None, a miss: it is not there, has another length, or a piece of it is gone or
+    ///     For each object its info; or None, a miss: it does not exist, has another length, or has a missing or
+    ///         damaged piece, so that the next put writes it anew. The memory of a miss has undefined contents.
     ///     damaged, so that the next put writes it anew. What the memory of a miss holds is of no use.
     fn get(
         &self,
@@ -102,27 +104,29 @@ impl Objects {
     /// Looks objects up.
     ///
     /// Returns:
-    ///     For each, what is known of it, or None. What is there may still turn out to be damaged when it is read.
+    ///     For each object its info, or None. An existing object may still turn out to be damaged when it is read.
     fn has(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Option<ObjectInfo>>> {
         let (inner, keys) = (self.inner.get()?, values::keys(keys)?);
         let had = py.detach(|| inner.has(&slices(&keys)));
         Ok(infos(had.map_err(failed)?))
     }
 
-    /// Removes objects. It is no error if there are none.
+    /// Removes objects. Missing ones are not an error.
     fn delete(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let (inner, keys) = (self.inner.get()?, values::keys(keys)?);
         py.detach(|| inner.delete(&slices(&keys))).map_err(failed)
     }
 
-    /// Lists the objects of the namespace, in no order. That is no use of them where the store can tell.
+    /// Lists the objects of the namespace in no particular order. Listing does not count as a use, if the store
+    /// supports that.
     ///
     /// Returns:
-    ///     Of each the key, what is known of it, and when it was last put, read or looked up, in Unix seconds, or None
+    ///     For each object the key, its info, and the time when it was last put, read or looked up, in Unix seconds, or
+    ///         None if the store does not know.
     ///     where the store does not know.
     ///
     /// Raises:
-    ///     StoreError: also where the store cannot list what it has.
+    ///     StoreError: the store failed, or cannot list its contents.
     fn list(&self, py: Python<'_>) -> PyResult<Vec<Listed>> {
         let inner = self.inner.get()?;
         let listed = py.detach(|| inner.list()).map_err(failed)?.into_iter();
@@ -137,24 +141,25 @@ impl Objects {
         Ok(listed.collect())
     }
 
-    /// Tells how many bytes the whole store takes up, those of other namespaces and of the archive included.
+    /// Returns the size of the whole store, including other namespaces and the archive.
     ///
     /// Returns:
-    ///     A dict of `bytes`, everything that counts against the cap, and `cap` in bytes, or None if there is none. None
+    ///     A dict of `bytes`, everything that counts against the cap, and `cap` in bytes, or None if there is none.
+    ///         None if the store does not know.
     ///     where the store cannot tell.
     fn usage<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         usage(py, &**self.inner.get()?.store())
     }
 
-    /// Tells what came of each tier of a `tier://` store since it was opened here, as `Archive.tiers` does.
+    /// Returns statistics of each tier of a `tier://` store since it was opened here, like `Archive.tiers`.
     fn tiers<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         tiers(py, &**self.inner.get()?.store())
     }
 }
 
-/// What came of each tier of a store, as dicts.
+/// Returns the statistics of each tier of a store, as dicts.
 pub(crate) fn tiers<'py>(py: Python<'py>, store: &dyn Backend) -> PyResult<Vec<Bound<'py, PyDict>>> {
-    let told = store.tiers().into_iter().map(|stats| {
+    let dicts = store.tiers().into_iter().map(|stats| {
         let tier = PyDict::new(py);
         tier.set_item("tier", stats.tier)?;
         tier.set_item("hits", stats.hits)?;
@@ -166,10 +171,10 @@ pub(crate) fn tiers<'py>(py: Python<'py>, store: &dyn Backend) -> PyResult<Vec<B
         tier.set_item("evictions", stats.evictions)?;
         Ok(tier)
     });
-    told.collect()
+    dicts.collect()
 }
 
-/// How many bytes a store takes up, and its cap.
+/// Returns the size of a store and its cap.
 pub(crate) fn usage<'py>(py: Python<'py>, store: &dyn Backend) -> PyResult<Option<Bound<'py, PyDict>>> {
     let usage = py.detach(|| store.inventory().map(|inventory| inventory.usage()));
     let Some(usage) = usage.transpose().map_err(raise!(StoreError))? else {
@@ -181,10 +186,10 @@ pub(crate) fn usage<'py>(py: Python<'py>, store: &dyn Backend) -> PyResult<Optio
     Ok(Some(report))
 }
 
-/// A key, what is known of its object, and when that was last used.
+/// A key, the object's info, and the time of its last use.
 type Listed = (Py<PyBytes>, ObjectInfo, Option<f64>);
 
-/// Describes an object by its length and its meta, which a look-up tells without reading its bytes.
+/// The info of an object: its length and its meta, which a look-up returns without reading the object.
 #[pyclass(frozen, eq, module = "transload")]
 #[derive(PartialEq)]
 pub(crate) struct ObjectInfo {
@@ -193,13 +198,13 @@ pub(crate) struct ObjectInfo {
 
 #[pymethods]
 impl ObjectInfo {
-    /// Its length in bytes.
+    /// The object's length in bytes.
     #[getter]
     fn bytes(&self) -> u64 {
         self.inner.bytes
     }
 
-    /// The bytes that its engine stored with it, to know what it is.
+    /// The bytes that the engine stored with it to describe it.
     #[getter]
     fn meta(&self) -> &[u8] {
         &self.inner.meta
@@ -221,7 +226,7 @@ fn infos(found: Vec<Option<Info>>) -> Vec<Option<ObjectInfo>> {
     found.into_iter().map(|info| info.map(Into::into)).collect()
 }
 
-/// The objects of a namespace in the store at a URI.
+/// Opens a namespace in the store at a URI.
 pub(crate) fn open(
     py: Python<'_>,
     store: &str,
@@ -242,7 +247,7 @@ pub(crate) fn open(
     })
 }
 
-/// The meta of each of so many objects.
+/// Returns the meta of each of `keys` objects.
 fn metas(given: Option<&Bound<'_, PyAny>>, keys: usize) -> PyResult<Vec<Vec<u8>>> {
     let Some(given) = given else {
         return Ok(vec![Vec::new(); keys]);
@@ -261,7 +266,7 @@ fn metas(given: Option<&Bound<'_, PyAny>>, keys: usize) -> PyResult<Vec<Vec<u8>>
     Ok(metas.iter().map(|meta| meta.as_bytes().to_vec()).collect())
 }
 
-/// Puts objects, and tells of each whether it was written.
+/// Puts objects. Returns for each whether it was written.
 pub(crate) fn put(
     objects: &objects::Objects,
     keys: &[Vec<u8>],
@@ -274,7 +279,6 @@ pub(crate) fn put(
     Ok(put.iter().map(|put| *put == Put::Stored).collect())
 }
 
-/// Reads objects.
 pub(crate) fn get(
     objects: &objects::Objects,
     keys: &[Vec<u8>],
@@ -289,7 +293,7 @@ pub(crate) fn slices(keys: &[Vec<u8>]) -> Vec<&[u8]> {
     keys.iter().map(Vec::as_slice).collect()
 }
 
-/// The exception of an error: what the caller could have known is a `ValueError`.
+/// Converts an error to an exception: a `ValueError` for what the caller could have avoided.
 fn failed(error: ObjectError) -> PyErr {
     match error {
         ObjectError::Store(error) => StoreError::new_err(chain(&error)),

@@ -1,4 +1,4 @@
-//! Plans: who copies what to whom, in chunks that are contiguous on both sides.
+//! Plans: which rank sends what to which rank, in chunks that are contiguous on both sides.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use crate::errors::{CacheMemoryError, PlanError, raise};
 use crate::memory::Memory;
 use crate::tables;
 
-/// Who sends what to whom, between two deployments. It holds no address and no block number.
+/// The transfers between the ranks of two deployments. A plan contains no addresses and no block numbers.
 ///
 /// Args:
-///     src: the deployment that the bytes come from.
-///     dst: the deployment that they go to.
-///     tokens: how many tokens move.
-///     start: position of the first.
+///     src: the source deployment.
+///     dst: the destination deployment.
+///     tokens: the number of tokens.
+///     start: the position of the first token.
 ///     by_layer: whether streams carry one layer after another.
 ///
 /// Raises:
-///     PlanError: the two do not hold the same cache, or the range of tokens is absurd.
+///     PlanError: the two do not have the same cache, or the range of tokens is not plausible.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Plan {
     inner: plan::Plan,
@@ -46,7 +46,7 @@ impl Plan {
         self.inner.group_names().map(str::to_owned).collect()
     }
 
-    /// `(source rank, destination rank, bytes)` of every pair that shares anything.
+    /// `(source rank, destination rank, bytes)` of every pair with a transfer.
     #[getter]
     fn routes(&self) -> Vec<(u32, u32, u64)> {
         let routes = self.inner.routes().iter();
@@ -62,10 +62,10 @@ impl Plan {
     ///
     /// Args:
     ///     src: for each group of the source's document, block numbers (-1: none), or None for block i = entry i.
-    ///     dst: the same of the destination's document.
+    ///     dst: the same for each group of the destination's document.
     ///
     /// Raises:
-    ///     PlanError: a table is too short, names a block that is not there, or one twice.
+    ///     PlanError: a table is too short, names a block that does not exist, or names one twice.
     fn bind(&self, py: Python<'_>, src: &Bound<'_, PyAny>, dst: &Bound<'_, PyAny>) -> PyResult<BoundPlan> {
         let (src, dst) = (tables::read(src)?, tables::read(dst)?);
         let bound = py.detach(|| {
@@ -82,7 +82,7 @@ impl Plan {
     }
 }
 
-/// A plan with the block tables of both sides.
+/// A plan bound to the block tables of both sides.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct BoundPlan {
     names: Arc<[String]>,
@@ -91,13 +91,13 @@ pub(crate) struct BoundPlan {
 
 #[pymethods]
 impl BoundPlan {
-    /// Bytes that move.
+    /// The number of bytes.
     #[getter]
     fn bytes(&self) -> u64 {
         self.inner.bytes()
     }
 
-    /// Chunks that they move in.
+    /// The number of chunks.
     #[getter]
     fn chunks(&self) -> u64 {
         self.inner.chunks()
@@ -113,7 +113,7 @@ impl BoundPlan {
         Ok(lengths)
     }
 
-    /// One for each pair of ranks and group that has anything to move.
+    /// The routes: one for each pair of ranks and each group with a transfer.
     #[getter]
     fn routes(&self) -> Vec<BoundRoute> {
         let routes = self.inner.routes.iter().cloned();
@@ -125,7 +125,7 @@ impl BoundPlan {
     }
 }
 
-/// What one source rank copies to one destination rank in one group.
+/// The copies from one source rank to one destination rank for one group.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct BoundRoute {
     #[pyo3(get)]
@@ -134,7 +134,7 @@ pub(crate) struct BoundRoute {
     inner: plan::BoundRoute,
 }
 
-/// Source address, destination address and length, 8 bytes each.
+/// The bytes of a chunk's record: source address, destination address and length, 8 bytes each.
 const CHUNK: usize = 24;
 
 #[pymethods]
@@ -151,14 +151,15 @@ impl BoundRoute {
         self.inner.dst_rank.0
     }
 
-    /// Bytes that move.
+    /// The number of bytes.
     #[getter]
     fn bytes(&self) -> u64 {
         self.inner.bytes()
     }
 
-    /// Every chunk, as a read-only numpy array with the fields `src`, `dst` and `length` (uint64, bytes). The upper
-    /// 20 bits of an address number the allocation of that rank and group, the lower 44 are the offset in it.
+    /// Returns every chunk in a read-only numpy array with the fields `src`, `dst` and `length` (uint64, bytes). The
+    /// upper 20 bits of an address are the number of the allocation of that rank and group, the lower 44 the offset in
+    /// it.
     fn chunks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let program = self.inner.program();
         let len = usize::try_from(program.chunks())
@@ -181,15 +182,15 @@ impl BoundRoute {
         numpy.call_method1("frombuffer", (bytes, fields.to_vec()))
     }
 
-    /// Copies the chunks between two memories of this process, without the interpreter's lock. On a GPU it waits for none of
-    /// an engine's work.
+    /// Copies the chunks between two memories of this process, without the interpreter's lock. On a GPU it does not
+    /// wait for the engine's work.
     ///
     /// Args:
     ///     src: the memory of the source rank and this group.
     ///     dst: the memory of the destination rank and this group.
     ///
     /// Raises:
-    ///     CacheMemoryError: a memory is shorter than its deployment says, or may not be written; or a GPU fails.
+    ///     CacheMemoryError: a memory is shorter than its deployment requires, or is read-only; or a GPU fails.
     fn copy(&self, py: Python<'_>, src: &Memory, dst: &Memory) -> PyResult<()> {
         let program = self.inner.program();
         py.detach(|| cuda::copy(&program, &src.kind, &dst.kind)).map_err(CacheMemoryError::new_err)

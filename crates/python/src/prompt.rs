@@ -1,4 +1,4 @@
-//! Prompts: everything that decides what a request's blocks hold.
+//! Prompts: everything that determines the content of a request's blocks.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -6,14 +6,14 @@ use pyo3::types::PyDict;
 use transload::archive;
 use transload::transfer::Content;
 
-/// Token ids, and what else decides what a request's blocks hold.
+/// Token ids, and everything else that determines the content of a request's blocks.
 ///
 /// Args:
 ///     tokens: token ids, from the sequence's first one on.
 ///     adapter: the LoRA adapter that computes it.
 ///     multimodal: `(identifier, position, length)` of images and the like, positions and lengths in tokens.
-///     salt: what keeps a tenant's cache apart from others.
-///     embeddings: a 32-byte digest of the prompt embeddings, where it has some.
+///     salt: a text that separates a tenant's cache from others.
+///     embeddings: a 32-byte digest of the prompt embeddings, if there are any.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Prompt {
     tokens: Vec<u32>,
@@ -37,11 +37,11 @@ impl Prompt {
         Self { tokens, adapter, multimodal, salt, embeddings }
     }
 
-    /// The digest of what blocks hold that have its first `valid` tokens (all if None), 32 bytes. A lease is bound to
-    /// it, and a pull has to state it. Recurrent models stop one token short.
+    /// Returns the digest of the content of blocks with its first `valid` tokens (all if None), 32 bytes. A lease is
+    /// bound to it, and a pull has to state it. Recurrent models stop one token short.
     ///
     /// Raises:
-    ///     ValueError: it has fewer tokens.
+    ///     ValueError: the prompt has fewer tokens.
     #[pyo3(signature = (valid = None))]
     fn digest(&self, valid: Option<u64>) -> PyResult<[u8; 32]> {
         let valid = valid.unwrap_or(self.tokens.len() as u64);
@@ -81,7 +81,7 @@ impl Prompt {
 }
 
 impl Prompt {
-    /// As the archive takes it.
+    /// Returns the prompt in the form that the archive takes.
     pub(crate) fn saved(&self) -> archive::Prompt<'_> {
         let mut prompt = archive::Prompt::new(&self.tokens);
         if let Some(adapter) = &self.adapter {

@@ -1,8 +1,8 @@
-//! Objects put and read in the background, as LMCache's native clients do it: a submit returns at once, and a descriptor
-//! tells when there are results to drain.
+//! Puts and reads objects in the background, like LMCache's native clients: a submit returns at once, and a descriptor
+//! signals results.
 //!
-//! Threads of a queue never take the interpreter's lock. What they know of Python's memory are addresses; the buffers behind
-//! stay with the queue until its results are drained, and are released by whoever drains or closes.
+//! Threads of a queue never take the interpreter's lock. They only know addresses of Python's memory; the buffers stay
+//! with the queue until its results are drained, and are released by the thread that drains or closes.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
@@ -22,35 +22,36 @@ use crate::in_process::InProcess;
 use crate::objects::{get, open, put, slices};
 use crate::values::{self, Values};
 
-/// How many threads work for a queue, unless told otherwise. Each waits for a store most of the time.
+/// The default number of threads of a queue. Each waits for a store most of the time.
 const DEFAULT_WORKERS: usize = 4;
 const MOST_WORKERS: usize = 64;
 
-/// How many submits may be waiting to be drained: their keys and buffers are held.
+/// The most submits that are not drained yet, since their keys and buffers are held.
 const MOST_PENDING: usize = 1 << 16;
 
-/// Objects of a namespace, put and read in the background. It has the methods of LMCache's native clients.
+/// A queue that puts and reads objects of a namespace in the background. It has the methods of LMCache's native
+/// clients.
 ///
-/// What is submitted is done by threads of the queue, in no order. Keys and values are those of `Objects`; the queue holds
-/// the buffers until their result is drained, and nobody else writes them until then. Ids are unique for all operations of a
-/// queue. When there are results `event_fd` becomes readable, once for any number of them.
+/// Threads of the queue process submitted batches in no particular order. Keys and values are those of `Objects`; the
+/// queue holds the buffers until their result is drained, and others must not write them until then. Ids are unique for
+/// all operations of a queue. When there are results `event_fd` becomes readable, once for any number of them.
 ///
 /// Args:
 ///     store: the store's URI, as for `Archive`.
 ///     namespace: a part of every key, as for `Objects`.
-///     workers: how many batches are worked on at once, at most 64; 4 if None.
-///     threads: how many threads hash and copy for one batch, as for `Objects`.
+///     workers: the number of batches processed at once, at most 64; 4 if None.
+///     threads: the number of threads that hash and copy for one batch, as for `Objects`.
 ///
 /// Raises:
 ///     StoreError: the store cannot be opened; 65,536 results were not drained; or the process was forked off.
-///     ValueError: the queue is closed, or a value cannot be used. What is wrong with a key is the batch's result.
-///     TypeError: a key or a value is not what it should be.
+///     ValueError: the queue is closed, or a value cannot be used. A fault in a key is reported in the batch's result.
+///     TypeError: a key or a value has the wrong type.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct ObjectQueue {
     inner: InProcess<Queue>,
 }
 
-/// What one batch came to: its id, whether it was done, what was wrong, and an answer for each key.
+/// The result of a batch: its id, whether it succeeded, the error, and an answer for each key.
 type Completion = (u64, bool, String, Option<Vec<bool>>);
 
 #[pymethods]
@@ -75,9 +76,9 @@ impl ObjectQueue {
         Ok(Self { inner: InProcess::new(queue) })
     }
 
-    /// A descriptor that is readable while there are results. It stays open as long as the queue is there.
+    /// Returns a descriptor that is readable while there are results. It stays open as long as the queue exists.
     fn event_fd(&self) -> PyResult<RawFd> {
-        Ok(self.inner.get()?.shared.told.as_raw_fd())
+        Ok(self.inner.get()?.shared.readable.as_raw_fd())
     }
 
     /// Puts objects. The result has no answers.
@@ -87,46 +88,47 @@ impl ObjectQueue {
         queue.submit(Batch::Set(keys, values), held)
     }
 
-    /// Reads objects into memory. The result says of each whether it was read.
+    /// Reads objects into memory. The result says for each whether it was read.
     fn submit_batch_get(&self, keys: &Bound<'_, PyAny>, memoryviews: &Bound<'_, PyAny>) -> PyResult<u64> {
         let (queue, keys) = (self.inner.get()?, values::keys(keys)?);
         let (values, held) = Values::read(memoryviews, keys.len(), true)?;
         queue.submit(Batch::Get(keys, values), held)
     }
 
-    /// Looks objects up. The result says of each whether it is there.
+    /// Looks objects up. The result says for each whether it exists.
     fn submit_batch_exists(&self, keys: &Bound<'_, PyAny>) -> PyResult<u64> {
         let (queue, keys) = (self.inner.get()?, values::keys(keys)?);
         queue.submit(Batch::Exists(keys), Vec::new())
     }
 
-    /// Removes objects. The result says of each that it is not there any more, also where it never was.
+    /// Removes objects. The result is true for each, even if it did not exist.
     fn submit_batch_delete(&self, keys: &Bound<'_, PyAny>) -> PyResult<u64> {
         let (queue, keys) = (self.inner.get()?, values::keys(keys)?);
         queue.submit(Batch::Delete(keys), Vec::new())
     }
 
-    /// Takes the results that there are, and makes the descriptor unreadable. It does not wait.
+    /// Returns the available results and makes the descriptor unreadable. It does not wait.
     ///
     /// Returns:
-    ///     A list of `(id, ok, error, answers)`: whether the batch was done, otherwise why not, and a list of one bool for
+    ///     A list of `(id, ok, error, answers)`: whether the batch succeeded, the error if not, and a list of one bool
+    ///         for each key, or None.
     ///     each key, or None.
     fn drain_completions(&self) -> PyResult<Vec<Completion>> {
         let (completed, held) = self.inner.get()?.shared.drain();
-        // This runs what other people's buffers do when they are released, so no lock is held.
+        // Releasing a buffer runs foreign code, so no lock is held here.
         drop(held);
         Ok(completed)
     }
 
-    /// Ends the queue: waits for what is under way, and puts and removes what was submitted. Batches that would only be
-    /// answered are dropped, and so are results. A second call waits for the first.
+    /// Ends the queue: waits for running batches, and completes submitted puts and removals. Batches that only return
+    /// answers are dropped, and so are results. A second call waits for the first.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.inner.get()?.close(py);
         Ok(())
     }
 }
 
-/// A queue, as it ends with its object.
+/// A queue, which is closed when this is dropped.
 struct Queue {
     shared: Arc<Shared>,
     workers: Mutex<Vec<JoinHandle<()>>>,
@@ -134,11 +136,11 @@ struct Queue {
 
 impl Queue {
     fn start(objects: objects::Objects, workers: usize) -> io::Result<Self> {
-        let (told, tell) = UnixStream::pair()?;
-        told.set_nonblocking(true)?;
-        tell.set_nonblocking(true)?;
-        let (state, came) = Default::default();
-        let shared = Arc::new(Shared { objects, state, came, told, tell });
+        let (readable, signal) = UnixStream::pair()?;
+        readable.set_nonblocking(true)?;
+        signal.set_nonblocking(true)?;
+        let (state, batch_ready) = Default::default();
+        let shared = Arc::new(Shared { objects, state, batch_ready, readable, signal });
         let queue = Self { shared, workers: Mutex::default() };
         for _ in 0..workers {
             let shared = queue.shared.clone();
@@ -163,7 +165,7 @@ impl Queue {
         state.held.insert(id, held);
         state.batches.push_back((id, batch));
         drop(state);
-        self.shared.came.notify_one();
+        self.shared.batch_ready.notify_one();
         Ok(id)
     }
 
@@ -171,20 +173,20 @@ impl Queue {
         py.detach(|| self.join());
         let drained = self.shared.drain();
         let dropped = std::mem::take(&mut lock(&self.shared.state).held);
-        // See `drain_completions`.
+        // Dropped without a lock, as in `drain_completions`.
         drop((drained, dropped));
     }
 
-    /// Returns when no thread of the queue runs any more.
+    /// Stops the queue and waits until all its threads have ended.
     fn join(&self) {
         {
             let mut state = lock(&self.shared.state);
             state.closed = true;
             state.batches.retain(|(_, batch)| batch.changes_something());
         }
-        self.shared.came.notify_all();
+        self.shared.batch_ready.notify_all();
         for worker in lock(&self.workers).drain(..) {
-            // One that has panicked runs no more, either.
+            // A thread that panicked has ended as well.
             let _ = worker.join();
         }
     }
@@ -192,20 +194,20 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // Without an interpreter the process ends, and its threads with it.
+        // Without an interpreter the process is ending, and its threads with it.
         let _ = Python::try_attach(|py| self.close(py));
     }
 }
 
-/// What a queue and its threads share.
+/// The state that a queue and its threads share.
 struct Shared {
     objects: objects::Objects,
     state: Mutex<State>,
-    /// A batch came, or the queue is closed.
-    came: Condvar,
-    /// Readable as long as there are results: a socket, since not every system has an eventfd.
-    told: UnixStream,
-    tell: UnixStream,
+    /// Signals a new batch, or that the queue is closed.
+    batch_ready: Condvar,
+    /// Readable while there are results. It is a socket, since not every system has an eventfd.
+    readable: UnixStream,
+    signal: UnixStream,
 }
 
 #[derive(Default)]
@@ -213,7 +215,7 @@ struct State {
     last: u64,
     batches: VecDeque<(u64, Batch)>,
     completed: Vec<Completion>,
-    /// The buffers of each batch that is not drained.
+    /// The buffers of each batch that has not been drained.
     held: HashMap<u64, Vec<Buffer>>,
     closed: bool,
 }
@@ -230,13 +232,13 @@ impl Shared {
             let mut state = lock(&self.state);
             state.completed.push(completion);
             if state.completed.len() == 1 {
-                // It has room for one byte: this is the only one.
-                let _ = (&self.tell).write(&[1]);
+                // At most one byte is ever in the socket, so this does not block.
+                let _ = (&self.signal).write(&[1]);
             }
         }
     }
 
-    /// The next batch, or `None` once the queue is closed and nothing is left to do.
+    /// Waits for the next batch. Returns `None` once the queue is closed and empty.
     fn next(&self) -> Option<(u64, Batch)> {
         let mut state = lock(&self.state);
         loop {
@@ -246,15 +248,15 @@ impl Shared {
             if state.closed {
                 return None;
             }
-            state = self.came.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.batch_ready.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Takes the results, with the buffers that were held for them.
+    /// Takes the results together with the buffers held for them.
     fn drain(&self) -> (Vec<Completion>, Vec<Vec<Buffer>>) {
         let mut state = lock(&self.state);
         if !state.completed.is_empty() {
-            while let Err(error) = (&self.told).read(&mut [0])
+            while let Err(error) = (&self.readable).read(&mut [0])
                 && error.kind() == ErrorKind::Interrupted
             {}
         }
@@ -265,7 +267,7 @@ impl Shared {
     }
 }
 
-/// What was submitted at once.
+/// A submitted batch.
 enum Batch {
     Set(Vec<Vec<u8>>, Values),
     Get(Vec<Vec<u8>>, Values),
@@ -274,7 +276,7 @@ enum Batch {
 }
 
 impl Batch {
-    /// Whether somebody may want it done who does not wait for the result.
+    /// Returns whether the batch has effects beyond its result.
     fn changes_something(&self) -> bool {
         matches!(self, Self::Set(..) | Self::Delete(_))
     }

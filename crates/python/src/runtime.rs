@@ -1,4 +1,4 @@
-//! The one runtime of the process, on which agents and what waits for them run.
+//! The runtime of the process, which runs agents and the waiting for them.
 
 use std::any::Any;
 use std::future::Future;
@@ -16,14 +16,14 @@ use tokio::time::timeout;
 use crate::completion::{Completion, Outcome};
 use crate::errors::AgentError;
 
-/// Threads for control messages and for waiting. The bytes move on threads of their own.
+/// The threads for control messages and waiting. Bytes are moved by other threads.
 const THREADS: usize = 2;
 
-/// How long a wait may keep Ctrl-C waiting.
+/// The longest time for which a wait delays Ctrl-C.
 pub(crate) const SIGNALS: Duration = Duration::from_millis(100);
 
-/// The process that made the runtime, and the runtime. Engines fork their workers, and threads do not survive
-/// that: a child makes its own, and forgets the one that it cannot use.
+/// The process that made the runtime, and the runtime. Engines fork their workers, and threads do not survive a fork,
+/// so a child makes its own runtime and leaks the one it cannot use.
 static RUNTIME: Mutex<Option<(u32, &'static Runtime)>> = Mutex::new(None);
 
 pub(crate) fn handle() -> PyResult<Handle> {
@@ -40,13 +40,13 @@ pub(crate) fn handle() -> PyResult<Handle> {
         .enable_all()
         .build()
         .map_err(|error| PyRuntimeError::new_err(format!("no threads for Transload: {error}")))?;
-    // It lives as long as the process: joining its threads when the interpreter ends could wait for ever.
+    // It lives until the process ends: joining its threads when the interpreter ends could block forever.
     let made: &'static Runtime = Box::leak(Box::new(made));
     *runtime = Some((here, made));
     Ok(made.handle().clone())
 }
 
-/// The process that something was made in. Agents do not survive a fork: their threads do not.
+/// The process in which something was made. Agents do not survive a fork, since their threads do not.
 #[derive(Clone, Copy)]
 pub(crate) struct Made(u32);
 
@@ -62,7 +62,7 @@ impl Made {
         Err(AgentError::new_err("this was made before the process forked: make an agent of its own in each process"))
     }
 
-    /// Waits for a short answer of an agent, without the interpreter's lock. Ctrl-C ends the wait.
+    /// Waits for an agent's answer without the interpreter's lock. Ctrl-C ends the wait.
     pub(crate) fn wait<T: Send>(self, py: Python<'_>, answer: impl Future<Output = T> + Send) -> PyResult<T> {
         self.check()?;
         let handle = handle()?;
@@ -76,23 +76,23 @@ impl Made {
         }
     }
 
-    /// A completion of what runs on by itself.
+    /// Runs work in the background and returns its completion.
     pub(crate) fn later(self, work: impl Future<Output = Outcome> + Send + 'static) -> PyResult<Completion> {
         self.check()?;
         let completion = Completion::default();
-        let told = completion.clone();
-        handle()?.spawn(async move { told.end(work.await) });
+        let ending = completion.clone();
+        handle()?.spawn(async move { ending.end(work.await) });
         Ok(completion)
     }
 }
 
-/// A time in seconds from Python.
+/// Converts a time in seconds from Python.
 pub(crate) fn seconds(what: &str, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds)
         .map_err(|_| PyValueError::new_err(format!("{what} is {seconds}: give seconds, from 0 to 1e18")))
 }
 
-/// A time in seconds from Python for which a peer is waited, as the network takes it.
+/// Converts a time limit for a peer from Python, within the network's bounds.
 pub(crate) fn patience(what: &str, given: f64) -> PyResult<Duration> {
     match (0.1..=86_400.0).contains(&given) {
         true => seconds(what, given),
@@ -100,18 +100,19 @@ pub(crate) fn patience(what: &str, given: f64) -> PyResult<Duration> {
     }
 }
 
-/// A keeper for a request's blocks, and what hears when it goes: nothing touches the blocks any more then.
+/// Creates a keeper for a request's blocks, and a receiver that learns when the keeper is dropped. Nothing touches the
+/// blocks any more then.
 pub(crate) fn quiet() -> (Arc<dyn Any + Send + Sync>, Quiet) {
     let (keeper, gone) = oneshot::channel::<()>();
     (Arc::new(keeper), Quiet(gone))
 }
 
-/// Hears when nothing touches a request's blocks any more, also where its end was told before that.
+/// Learns when nothing touches a request's blocks any more, even if the request's end was reported before that.
 pub(crate) struct Quiet(oneshot::Receiver<()>);
 
 impl Quiet {
     pub(crate) async fn reached(self) {
-        // It says so by going.
+        // The keeper is never sent; dropping it completes this with an error.
         let _ = self.0.await;
     }
 }

@@ -4,8 +4,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use transload::transfer::{BlockTable, Tables};
 
-/// One table for each group: a sequence of block numbers, -1 for an entry without a block; or `None`, where block
-/// i is entry i.
+/// Reads one table for each group: a sequence of block numbers, with -1 for an entry without a block; or `None`, for
+/// which block i is entry i.
 pub(crate) fn read(tables: &Bound<'_, PyAny>) -> PyResult<Tables> {
     let tables = tables.try_iter()?.enumerate().map(|(group, table)| {
         let table = table?;

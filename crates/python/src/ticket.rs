@@ -10,13 +10,13 @@ use crate::errors::{TicketError, raise};
 use crate::identity::Identity;
 use crate::runtime::seconds;
 
-/// A ticket: who holds it may pull (or push) one request's blocks. Its text is a secret; `repr` shows a fingerprint.
+/// A ticket, whose holder may pull (or push) one request's blocks. Its text is a secret; `repr` shows a fingerprint.
 ///
 /// Args:
-///     text: the text of a ticket that somebody handed over. Only its length and its beginning are looked at.
+///     text: the text of a ticket. Only its length and its beginning are checked.
 ///
 /// Raises:
-///     TicketError: it is no ticket.
+///     TicketError: it is not a ticket.
 #[pyclass(frozen, eq, hash, module = "transload")]
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct Ticket {
@@ -27,7 +27,7 @@ pub(crate) struct Ticket {
 impl Ticket {
     #[new]
     fn new(text: &Bound<'_, PyString>) -> PyResult<Self> {
-        // JSON can write half of a surrogate pair, which no UTF-8 holds. The error of Python itself would show the text.
+        // JSON can contain half of a surrogate pair, which UTF-8 cannot. Python's own error would show the text.
         let Ok(text) = text.to_str() else {
             return Err(TicketError::new_err("a ticket is ASCII, this is not even Unicode"));
         };
@@ -35,26 +35,26 @@ impl Ticket {
         Ok(Self { inner })
     }
 
-    /// Makes a ticket for a lease set. That takes no memory and no agent: a scheduler can do it.
+    /// Makes a ticket for a lease set. This needs neither memory nor an agent, so a scheduler can do it.
     ///
     /// Args:
-    ///     identity: of the cluster that it shall be good in.
+    ///     identity: the identity of an agent in the cluster where the ticket is valid.
     ///     set: the lease set, 16 random bytes.
     ///     ranks: `(agent, host, port)` of each rank of the owner, in their order.
     ///     deployment: digest of the owner's deployment.
-    ///     incarnation: the life of the owner that the leases belong to: `Agent.incarnation`.
-    ///     valid_tokens: how many tokens are valid, counted from position 0.
-    ///     push: whether its holder writes into the owner's blocks, and does not read them.
-    ///     start: first token that may move.
-    ///     time_left: how long the leases live, in seconds: a hint.
-    ///     audience: the name of the one agent, or the digest of the one deployment, that may use it.
+    ///     incarnation: the number of the owner's life that the leases belong to: `Agent.incarnation`.
+    ///     valid_tokens: the number of valid tokens, counted from position 0.
+    ///     push: whether its holder writes the owner's blocks instead of reading them.
+    ///     start: the first token that may be transferred.
+    ///     time_left: the remaining life of the leases in seconds, as a hint.
+    ///     audience: the name of the only agent, or the digest of the only deployment, that may use it.
     ///
     /// Raises:
-    ///     TicketError: the claims contradict themselves, or are too many for one ticket.
+    ///     TicketError: the claims are inconsistent, or too many for one ticket.
     #[staticmethod]
     #[pyo3(signature = (identity, set, ranks, *, deployment, incarnation, valid_tokens, push = false, start = 0,
         time_left = 60.0, audience = None))]
-    // As many as a ticket has claims.
+    // One argument for each claim of a ticket.
     #[allow(clippy::too_many_arguments)]
     fn mint(
         identity: &Identity,
@@ -96,14 +96,15 @@ impl Ticket {
         Ok(Self { inner: inner.map_err(raise!(TicketError))? })
     }
 
-    /// Checks that it is one of this cluster, and reads what it says.
+    /// Checks that the ticket belongs to this cluster, and returns its claims.
     ///
     /// Returns:
-    ///     A dict of `set`, `push`, `deployment`, `incarnation`, `start`, `valid_tokens`, `ranks` and `time_left`, as they
+    ///     A dict of `set`, `push`, `deployment`, `incarnation`, `start`, `valid_tokens`, `ranks` and `time_left`, as
+    ///         given to `mint`.
     ///     were given to `mint`.
     ///
     /// Raises:
-    ///     TicketError: it was not sealed with this cluster's key, or was changed since.
+    ///     TicketError: it was not sealed with this cluster's key, or has been changed.
     fn open<'py>(&self, py: Python<'py>, identity: &Identity) -> PyResult<Bound<'py, PyDict>> {
         let claims = self.inner.open(&identity.ticket_key());
         let claims = claims.map_err(raise!(TicketError))?;
@@ -111,19 +112,19 @@ impl Ticket {
             let agent = rank.agent.as_str();
             (agent, rank.host.as_str(), rank.port)
         });
-        let said = PyDict::new(py);
-        said.set_item("set", claims.set.0)?;
-        said.set_item("push", claims.direction == Direction::Push)?;
-        said.set_item("deployment", claims.owner.0)?;
-        said.set_item("incarnation", claims.incarnation.0)?;
-        said.set_item("start", claims.start)?;
-        said.set_item("valid_tokens", claims.valid_tokens)?;
-        said.set_item("ranks", ranks.collect::<Vec<_>>())?;
-        said.set_item("time_left", claims.time_left.as_secs_f64())?;
-        Ok(said)
+        let contents = PyDict::new(py);
+        contents.set_item("set", claims.set.0)?;
+        contents.set_item("push", claims.direction == Direction::Push)?;
+        contents.set_item("deployment", claims.owner.0)?;
+        contents.set_item("incarnation", claims.incarnation.0)?;
+        contents.set_item("start", claims.start)?;
+        contents.set_item("valid_tokens", claims.valid_tokens)?;
+        contents.set_item("ranks", ranks.collect::<Vec<_>>())?;
+        contents.set_item("time_left", claims.time_left.as_secs_f64())?;
+        Ok(contents)
     }
 
-    /// The text, to be handed to whoever shall use it. Never log it.
+    /// The text, to be passed to the agent that may use it. Never log it.
     #[getter]
     fn text(&self) -> &str {
         self.inner.expose()

@@ -1,4 +1,4 @@
-//! Pulls and pushes, and why they fail.
+//! Pulls and pushes, and their failures.
 
 use std::future::{Future, ready};
 use std::pin::pin;
@@ -24,22 +24,22 @@ use crate::runtime::{Made, Quiet, quiet, seconds};
 use crate::tables;
 use crate::ticket::Ticket;
 
-/// A pull or push under way. Dropping it does not end it.
+/// A running pull or push. Dropping the object does not end it.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Transfer {
     control: Control,
     /// Ends with a report, a dict of `bytes`, `seconds` (of which it was `queued` until its first byte moved) and
-    /// `routes`, or with a `TransferError`; either way nothing touches the blocks any more. So where a device stalls, which the
-    /// log tells at once, it ends when the device has gone on.
+    /// `routes`, or with a `TransferError`. By then nothing touches the blocks any more. So if a device stalls, which
+    /// is logged at once, this ends when the device has recovered.
     #[pyo3(get)]
     ended: Completion,
     made: Made,
 }
 
-/// How it is told something.
+/// The handle that controls the transfer.
 enum Control {
     Begun(TransferControl),
-    /// The pull waited for a mark when it was made, and can only be cancelled.
+    /// The pull was waiting for a mark when it was made, so it can only be cancelled.
     Cancel(Arc<Notify>),
 }
 
@@ -49,7 +49,7 @@ impl Transfer {
         Self::new(Control::Begun(control), made, transfer.finish(), quiet)
     }
 
-    /// A pull, which begins when what it waits for is done. What is wrong with its request is known at once.
+    /// Starts a pull once `request.after` is done. Faults of the request are raised at once.
     pub(crate) fn of_pull(
         py: Python<'_>,
         made: Made,
@@ -89,7 +89,8 @@ impl Transfer {
         let ended = made.later(async move {
             let finished = finished.await;
             if let Err(Failed::Job(JobError::DeviceStalled { .. })) = finished {
-                // Engines hand blocks out again when they hear of an end, so they hear of it when nothing touches the blocks.
+                // Engines reuse blocks when they learn of the end, so the end is reported only when nothing touches the
+                // blocks any more.
                 quiet.reached().await;
             }
             outcome(move |py| match &finished {
@@ -101,7 +102,7 @@ impl Transfer {
     }
 }
 
-/// Waits for what a pull begins after, for so long at most, and until it has finished; it may be cancelled all the while.
+/// Waits for `after`, for at most `bound`, then runs the pull to its end. It can be cancelled at any time.
 async fn pull_later(
     start: impl Future<Output = Result<transfer::Transfer, Failed>>,
     after: After,
@@ -109,7 +110,8 @@ async fn pull_later(
     cancel: Arc<Notify>,
 ) -> Result<PullReport, Failed> {
     let late = |_| JobError::TimedOut { timeout: bound, waiting: None };
-    // `start` looks at the outcome itself. Until then it has asked the agent for nothing, so only here may it be dropped.
+    // `start` checks the outcome of `after` itself. Before that it has asked the agent for nothing, so it may be
+    // dropped only here.
     tokio::select! {
         biased;
         () = cancel.notified() => return Err(JobError::Cancelled.into()),
@@ -122,35 +124,36 @@ async fn pull_later(
         finished = &mut finish => return finished,
         () = cancel.notified() => {}
     }
-    // Where the agent is gone, the pull has ended with it.
+    // If the agent has stopped, the pull has ended with it.
     let _ = control.cancel().await;
     finish.await
 }
 
 #[pymethods]
 impl Transfer {
-    /// Tells a push whose blocks are still being computed that the first `tokens` tokens of a layer are ready: now, or after
-    /// a `Mark`. That is not waited for. Where it can never be reached, the push is cancelled.
+    /// Reports to a push whose blocks are still being computed that the first `tokens` tokens of a layer are ready:
+    /// now, or after a `Mark`. This method does not wait for the mark. If it can never be reached, the push is
+    /// cancelled.
     ///
     /// Raises:
     ///     AgentError: the agent has stopped.
     #[pyo3(signature = (rank, layer, tokens, *, after = None))]
     fn ready(&self, py: Python<'_>, rank: u32, layer: u32, tokens: u64, after: Option<&Mark>) -> PyResult<()> {
-        // Of a pull there is nothing to tell.
+        // A pull ignores reports.
         let Control::Begun(control) = &self.control else {
             return Ok(());
         };
-        let told = match after {
+        let reported = match after {
             None => self.made.wait(py, control.ready(Rank(rank), layer, tokens)),
             Some(mark) => {
-                let told = control.ready_after(mark.after(), Rank(rank), layer, tokens);
-                self.made.wait(py, told)
+                let reported = control.ready_after(mark.after(), Rank(rank), layer, tokens);
+                self.made.wait(py, reported)
             }
         };
-        told?.map_err(raise!(AgentError))
+        reported?.map_err(raise!(AgentError))
     }
 
-    /// Tells a push whose blocks were still being computed that everything is ready, now or after a `Mark`.
+    /// Reports to a push whose blocks were still being computed that everything is ready, now or after a `Mark`.
     ///
     /// Raises:
     ///     AgentError: the agent has stopped.
@@ -159,14 +162,14 @@ impl Transfer {
         let Control::Begun(control) = &self.control else {
             return Ok(());
         };
-        let told = match after {
+        let reported = match after {
             None => self.made.wait(py, control.finish_prefill()),
             Some(mark) => self.made.wait(py, control.finish_prefill_after(mark.after())),
         };
-        told?.map_err(raise!(AgentError))
+        reported?.map_err(raise!(AgentError))
     }
 
-    /// Gives it up. Wait for `ended` before the blocks are used again.
+    /// Cancels the transfer. Wait for `ended` before reusing the blocks.
     ///
     /// Raises:
     ///     AgentError: the agent has stopped.
@@ -198,7 +201,7 @@ pub(crate) fn transfer_request(
     Ok(request)
 }
 
-/// The codec of this name.
+/// Parses the name of a codec.
 pub(crate) fn named_codec(name: &str) -> PyResult<Codec> {
     name.parse().map_err(|error: NoCodec| PyValueError::new_err(error.to_string()))
 }
@@ -216,7 +219,7 @@ fn path_set(name: &str) -> PyResult<PathSet> {
     }
 }
 
-/// What a transfer has done, as a dict.
+/// Returns the report of a transfer as a dict.
 fn report<'py>(py: Python<'py>, done: &PullReport) -> PyResult<Bound<'py, PyDict>> {
     let routes = done.routes.iter().map(|route| {
         let item = PyDict::new(py);
@@ -242,13 +245,13 @@ pub(crate) fn notice_failed(py: Python<'_>, error: &NoticeError) -> PyErr {
     }
 }
 
-/// A `TransferError` with its `kind` and `is_misfit`.
+/// Creates a `TransferError` with its `kind` and `is_misfit`.
 pub(crate) fn failed(py: Python<'_>, error: &Failed) -> PyErr {
     if let Failed::Gone(gone) = error {
         return AgentError::new_err(gone.to_string());
     }
     let raised = TransferError::new_err(chain(error));
-    // Without it, the exception is still the right one.
+    // If setting an attribute fails, the exception is still correct.
     let _ = raised.value(py).setattr("kind", error.kind());
     let _ = raised.value(py).setattr("is_misfit", error.is_misfit());
     raised

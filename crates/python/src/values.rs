@@ -8,7 +8,7 @@ use transload::archive::objects;
 
 use crate::buffer::Buffer;
 
-/// A key or a namespace: bytes, or text as UTF-8.
+/// Reads a key or a namespace: bytes, or text as UTF-8.
 pub(crate) fn name(given: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     if let Ok(text) = given.cast::<PyString>() {
         return Ok(text.to_cow()?.as_bytes().to_vec());
@@ -21,14 +21,14 @@ pub(crate) fn name(given: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     }
 }
 
-/// The keys of a batch.
+/// Reads the keys of a batch.
 pub(crate) fn keys(given: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<u8>>> {
     each(given)?.map(|key| name(&key?)).collect()
 }
 
-/// What a batch is made of.
+/// Iterates over the elements of a batch.
 fn each<'py>(batch: &Bound<'py, PyAny>) -> PyResult<impl Iterator<Item = PyResult<Bound<'py, PyAny>>>> {
-    // They could be walked, too.
+    // Text and bytes are iterable, too, but a single one is a mistake here.
     if batch.is_instance_of::<PyString>() || batch.is_instance_of::<PyBytes>() {
         let wrong = "give a list of keys and a list of values, also of one";
         return Err(PyTypeError::new_err(wrong));
@@ -36,10 +36,10 @@ fn each<'py>(batch: &Bound<'py, PyAny>) -> PyResult<impl Iterator<Item = PyResul
     batch.try_iter()
 }
 
-/// Where the bytes of the values of a batch are: the parts of each. These are numbers, for any thread.
+/// The addresses of a batch's values: the parts of each. They are plain numbers, usable on any thread.
 pub(crate) struct Values(Vec<Vec<Part>>);
 
-/// Bytes in a row.
+/// A contiguous run of bytes.
 #[derive(Clone, Copy)]
 struct Part {
     address: usize,
@@ -47,8 +47,8 @@ struct Part {
 }
 
 impl Values {
-    /// Reads one value for each key, and gives the buffers that keep the bytes where they are. Parts that are to be
-    /// `written` do not overlap.
+    /// Reads one value for each key, and returns the buffers that keep the bytes in place. Parts that are `written`
+    /// must not overlap.
     pub(crate) fn read(given: &Bound<'_, PyAny>, keys: usize, written: bool) -> PyResult<(Self, Vec<Buffer>)> {
         let (mut values, mut held) = (Vec::with_capacity(keys), Vec::with_capacity(keys));
         for (at, value) in each(given)?.enumerate() {
@@ -89,10 +89,10 @@ impl Values {
         Ok(())
     }
 
-    /// The parts of each value, to be put. Python may write them meanwhile.
+    /// Returns the parts of each value for a put. Python may write them at the same time.
     ///
     /// # Safety
-    /// Until their last use the memory stays where it is.
+    /// The memory has to stay in place until the parts' last use.
     pub(crate) unsafe fn to_put<'a>(&self) -> Vec<Vec<objects::Part<'a>>> {
         self.map(|part| {
             let start = std::ptr::with_exposed_provenance(part.address);
@@ -101,10 +101,11 @@ impl Values {
         })
     }
 
-    /// The parts of each value, which was read to be written. Python may read and write them meanwhile.
+    /// Returns the parts of each value to read into. Python may read and write them at the same time. The values have
+    /// to be read as `written`.
     ///
     /// # Safety
-    /// Until their last use the memory stays where it is.
+    /// The memory has to stay in place until the parts' last use.
     pub(crate) unsafe fn to_fill<'a>(&self) -> Vec<Vec<objects::PartMut<'a>>> {
         self.map(|part| {
             let start = std::ptr::with_exposed_provenance_mut(part.address);
@@ -119,21 +120,21 @@ impl Values {
     }
 }
 
-/// Whether a value is a sequence of parts: a list, or a tuple that is not one pair of numbers.
+/// Returns whether a value is a sequence of parts: a list, or a tuple that is not one pair of numbers.
 fn is_several(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     let Ok(tuple) = value.cast::<PyTuple>() else {
         return Ok(value.is_instance_of::<PyList>());
     };
     let is_number = |item: Bound<'_, PyAny>| match item.extract::<usize>() {
         Ok(_) => true,
-        // One that does not fit is one, too.
+        // A number that does not fit is a number, too.
         Err(error) => !error.is_instance_of::<PyTypeError>(item.py()),
     };
     Ok(tuple.len() != 2 || !tuple.iter().all(is_number))
 }
 
 impl Part {
-    /// Reads a part of value `at`.
+    /// Reads one buffer that belongs to the value with index `at`.
     fn read(at: usize, part: &Bound<'_, PyAny>, written: bool, held: &mut Vec<Buffer>) -> PyResult<Self> {
         if part.is_instance_of::<PyTuple>() {
             return Self::at_address(part).map_err(|why| PyValueError::new_err(format!("values[{at}]: {why}")));

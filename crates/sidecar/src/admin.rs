@@ -8,9 +8,9 @@
 //! | `/metrics` | Prometheus' text format |
 //! | `/status` | JSON, `transload.status/1` |
 //!
-//! It shows no text of clients and changes nothing. What bounds it: connections at a time, the time to a request's head,
-//! and the life of each connection. On a loopback address it answers to IP addresses and `localhost` only, so that no web
-//! page can read it by pointing a name of its own there (DNS rebinding).
+//! It shows no client's text and changes nothing. The number of connections, the time to a request's head and the life
+//! of each connection are bounded. On a loopback address it answers only requests whose `Host` is an IP address or
+//! `localhost`, so that no web page can read it through DNS rebinding.
 
 mod routes;
 mod scrape;
@@ -32,29 +32,30 @@ use tokio::task::JoinSet;
 use crate::observe::{Observer, ServerStatus};
 use routes::Routes;
 
-/// Connections at a time; further ones wait to be accepted.
+/// The most concurrent connections; further ones wait to be accepted.
 const CONNECTIONS: usize = 64;
-/// The time to a request's whole head, and between two requests of a connection.
+/// The time limit for a request's whole head, and for the pause between two requests of a connection.
 const HEAD_TIME: Duration = Duration::from_secs(10);
-/// The bytes of a head.
+/// The most bytes of a request's head.
 const HEAD_BYTES: usize = 16 << 10;
-/// The life of a connection; clients connect again.
+/// The longest life of a connection; clients reconnect.
 const LIFE: Duration = Duration::from_secs(120);
-/// The time for the answer that is under way at the end of it.
+/// The time for the last answer when a connection's life has ended.
 const LAST_ANSWER: Duration = Duration::from_secs(10);
 
-/// Where the admin address has its answers from.
+/// The data behind the admin address.
 pub trait Source: Send + Sync + 'static {
-    /// What is remembered of requests.
+    /// Returns the record of requests.
     fn observer(&self) -> &Observer;
 
-    /// The servers that are known, as they are now.
+    /// Returns the current status of all known servers.
     fn servers(&self) -> Vec<ServerStatus>;
 
-    /// Whether requests can be served: a decode server accepts connections, and nothing is being drained.
+    /// Returns whether requests can be served: a decode server accepts connections, and the process is not shutting
+    /// down.
     fn ready(&self) -> impl Future<Output = bool> + Send;
 
-    /// Asks a server for `path`; `None` if it does not answer 200 with at most `limit` bytes within this time.
+    /// Sends `GET path` to a server. Returns `None` unless it answers 200 with at most `limit` bytes within this time.
     fn get(
         &self,
         server: &ServerStatus,
@@ -64,10 +65,10 @@ pub trait Source: Send + Sync + 'static {
     ) -> impl Future<Output = Option<Bytes>> + Send;
 }
 
-/// Serves the admin address until the future is dropped, which also ends its connections.
+/// Serves the admin address until the future is dropped, which also closes its connections.
 ///
 /// # Errors
-/// `listener` has no local address.
+/// Returns an error if `listener` has no local address.
 pub async fn serve<S: Source>(listener: TcpListener, source: Arc<S>) -> io::Result<()> {
     let loopback = listener.local_addr()?.ip().is_loopback();
     let routes = Arc::new(Routes::new(source, loopback));
@@ -76,7 +77,7 @@ pub async fn serve<S: Source>(listener: TcpListener, source: Arc<S>) -> io::Resu
     loop {
         while connections.try_join_next().is_some() {}
         let Ok(place) = room.clone().acquire_owned().await else {
-            return Ok(()); // a semaphore that nobody closes
+            return Ok(()); // unreachable: the semaphore is never closed
         };
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -103,7 +104,7 @@ async fn connection<S: Source>(stream: TcpStream, routes: &Routes<S>) {
             .max_buf_size(HEAD_BYTES)
             .serve_connection(TokioIo::new(stream), service)
     );
-    // Errors are those of clients that left or sent no HTTP.
+    // Errors come from clients that left or sent no HTTP; they need no log line.
     if tokio::time::timeout(LIFE, &mut connection).await.is_err() {
         connection.as_mut().graceful_shutdown();
         let _ = tokio::time::timeout(LAST_ANSWER, connection).await;

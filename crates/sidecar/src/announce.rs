@@ -1,7 +1,7 @@
 //! Announces a server at an etcd, for as long as the announcer runs.
 //!
-//! Whoever looks for servers there ([`discover`](crate::discover)) finds it at once, and loses it at once when the announcer
-//! ends as it should, else within the life of a lease.
+//! Processes that discover servers through etcd ([`discover`](crate::discover)) see the server at once. They lose it at
+//! once when the announcer shuts down cleanly, and otherwise when its lease expires.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -15,52 +15,52 @@ use crate::settings::UpstreamTls;
 use crate::target::ServerUrl;
 use crate::tls::TlsError;
 
-/// How often the lease is renewed: it outlives two renewals that fail.
+/// The time between two renewals of the lease. The lease outlives two renewals that fail.
 const RENEWAL: Duration = Duration::from_secs(3);
 
 const DOING: &str = "announce the server";
 
-/// What is announced, and where.
+/// A server to announce, and the etcd to announce it at.
 #[derive(Debug, Clone)]
 pub struct Announcement {
-    /// The etcd.
+    /// The etcd cluster that gets the announcement.
     pub etcd: Cluster,
-    /// Which half of requests the server computes.
+    /// The half of a request that the server computes.
     pub role: Role,
-    /// Where it listens, as those see it that are to find it.
+    /// The server's URL as other hosts reach it.
     pub url: ServerUrl,
-    /// What it is called there, which is what tells it from others of its role; `None` is its `HOST:PORT`.
+    /// The server's name in etcd, unique within its role. `None` uses its `HOST:PORT`.
     pub name: Option<String>,
-    /// How an etcd over TLS is checked, and what it is shown.
+    /// The trusted authorities and the client certificate for an etcd over TLS.
     pub tls: UpstreamTls,
 }
 
-/// Why a server cannot be announced.
+/// A reason why a server cannot be announced.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AnnounceError {
     /// The name cannot be part of a key.
     #[error("the name {0:?} is not of 1 to 256 letters, digits and any of - _ . : [ ]")]
     Name(String),
-    /// The certificates for etcd cannot be used.
+    /// The certificates for etcd cannot be loaded.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
 
-/// Announces a server until `shutdown`, and takes the announcement back then.
+/// Announces a server until `shutdown` completes, then withdraws the announcement.
 ///
-/// An etcd that is away, at the start or later, is waited for; one that has forgotten the announcement is told again. A key that
-/// somebody deletes is not put back: that is how a server is drained by hand.
+/// An unreachable etcd is retried until it answers, at the start and later. The server is announced again when etcd has
+/// lost its lease. A key that an operator deletes is not put back, so deleting it drains the server.
 ///
 /// # Errors
-/// [`AnnounceError`], before anything is announced.
+/// [`AnnounceError`], returned before anything is announced.
 pub async fn announce(announcement: Announcement, shutdown: impl Future<Output = ()>) -> Result<(), AnnounceError> {
     let mut announcer = Announcer::new(announcement)?;
     tokio::select! {
         never = announcer.run() => match never {},
         () = shutdown => {}
     }
-    announcer.take_back().await;
+    announcer.withdraw().await;
     Ok(())
 }
 
@@ -74,7 +74,7 @@ struct Announcer {
 #[derive(Debug, Clone, Copy)]
 struct Lease {
     id: i64,
-    /// The key hangs on it.
+    /// The key has been put under this lease.
     holds: bool,
 }
 
@@ -107,13 +107,13 @@ impl Announcer {
         }
     }
 
-    /// Announces the server where it is not announced, and renews its lease from then on.
+    /// Announces the server if it is not announced yet, then renews its lease until a call fails.
     async fn keep(&mut self) -> Result<Infallible, EtcdError> {
         let mut lease = match self.lease {
             Some(lease) => lease,
             None => Lease { id: self.client.grant(LEASE).await?, holds: false },
         };
-        // From here on there is something to take back.
+        // Stored before the key is put: a put that fails may still have reached etcd, and then has to be withdrawn.
         self.lease = Some(lease);
         if !lease.holds {
             let (key, value) = (&self.key, self.value.as_bytes());
@@ -129,16 +129,16 @@ impl Announcer {
         }
     }
 
-    async fn take_back(mut self) {
+    async fn withdraw(mut self) {
         let Some(lease) = self.lease else { return };
         for _ in 0..self.client.cluster().endpoints() {
             match self.client.revoke(lease.id).await {
                 Ok(()) | Err(EtcdError::LeaseEnded) => return,
                 Err(error) => {
-                    let _ = self.client.failed("take the announcement back", &error);
+                    let _ = self.client.failed("withdraw the announcement", &error);
                 }
             }
         }
-        tracing::warn!("the announcement could not be taken back; it ends within {LEASE:?}");
+        tracing::warn!("the announcement could not be withdrawn; it expires within {LEASE:?}");
     }
 }

@@ -1,11 +1,11 @@
-//! Memory for bodies that are read whole: so much for all requests together.
+//! The memory for buffered bodies, shared by all requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-/// What is left of the memory for bodies.
+/// The remaining memory for bodies.
 #[derive(Debug)]
 pub(crate) struct Budget {
     left: AtomicU64,
@@ -16,13 +16,13 @@ impl Budget {
         Arc::new(Self { left: AtomicU64::new(bytes) })
     }
 
-    /// A share of nothing yet.
+    /// Creates an empty share.
     pub(crate) fn share(self: &Arc<Self>) -> Share {
         Share { budget: self.clone(), bytes: 0 }
     }
 }
 
-/// What one body takes of it, until it is dropped.
+/// The memory taken for one body, given back when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Arc<Budget>,
@@ -30,7 +30,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Takes so much in all; tells whether that was left.
+    /// Grows the share to this many bytes in total. Returns false if not enough memory is left.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
         let more = (bytes as u64).saturating_sub(self.bytes);
         let left = &self.budget.left;
@@ -41,7 +41,7 @@ impl Share {
         taken.is_ok()
     }
 
-    /// The bytes that it was taken for: it is given back with the last reference to any of them.
+    /// Ties the share to the bytes it was taken for. It is given back when the last reference to them is dropped.
     pub(crate) fn hold(self, bytes: Bytes) -> Bytes {
         struct Held(Bytes, #[expect(dead_code, reason = "its drop gives it back")] Share);
         impl AsRef<[u8]> for Held {

@@ -1,7 +1,7 @@
-//! Where servers come from besides the command line: a file, DNS or etcd.
+//! Discovers servers in a file, in DNS or at an etcd.
 //!
-//! What was found last stays for as long as nothing is found, however long a file is broken or an etcd away: servers that have
-//! gone are known by their probes.
+//! The servers found last stay in use while nothing is found, however long a file is broken or an etcd unreachable:
+//! probes detect servers that have gone.
 
 mod dns;
 mod file;
@@ -20,55 +20,55 @@ use crate::settings::UpstreamTls;
 use crate::target::{ServerUrl, Target, TargetError};
 use crate::tls::TlsError;
 
-/// The most servers of a role that one source gives. Further ones are left out, and that is logged.
+/// The most servers of a role from one source. Further ones are left out, which is logged.
 const MOST_SERVERS: usize = 1024;
 
-/// The most names that are looked up.
+/// The most DNS names of one source.
 const MOST_NAMES: usize = 16;
 
-/// Where servers are looked for.
+/// A source of servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// A file, `{"prefill": ["http://HOST:PORT"], "decode": […]}`, which is read again when it changes.
+    /// A file, `{"prefill": ["http://HOST:PORT"], "decode": […]}`, which is reread when it changes.
     File(PathBuf),
-    /// Names whose addresses are servers of a role, all at the port beside it, over plain HTTP.
+    /// DNS names whose addresses are servers of a role, all at the name's port, over plain HTTP.
     Dns(Vec<(Role, Target)>),
-    /// An etcd at which servers announce themselves.
+    /// An etcd where servers announce themselves.
     Etcd(Cluster),
 }
 
-/// Why a text is no source of servers. Says nothing of the text itself, which may have a password in it.
+/// A reason why a text is not a source of servers. The messages never quote the text, which may contain a password.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SourceError {
-    /// It begins as none of them does.
+    /// The text has none of the known prefixes.
     #[error(
         "it is none of file:PATH, dns:NAME:PORT, dns:prefill=NAME:PORT,decode=NAME:PORT and etcd://HOST:PORT/PREFIX"
     )]
     Kind,
-    /// It names no file.
+    /// The path of the file is missing.
     #[error("after file: there is no path")]
     NoPath,
-    /// One of the names to look up is none.
+    /// A DNS name is invalid.
     #[error("name {number} is not [prefill=|decode=]NAME:PORT: {source}")]
     Name {
-        /// Which one, from 1 on.
+        /// The name's position, counted from 1.
         number: usize,
-        /// What is wrong with it.
+        /// The reason.
         source: TargetError,
     },
-    /// There are too many of them.
+    /// There are too many names.
     #[error("it has more than {MOST_NAMES} names to look up")]
     Names,
-    /// It names no etcd.
+    /// The text does not name an etcd cluster.
     #[error(transparent)]
     Etcd(#[from] ClusterError),
 }
 
 impl Source {
-    /// Reads `file:PATH`, `dns:[ROLE=]NAME:PORT[,…]` or `etcd://HOST:PORT[,HOST:PORT]/PREFIX`.
+    /// Parses `file:PATH`, `dns:[ROLE=]NAME:PORT[,…]` or `etcd://HOST:PORT[,HOST:PORT]/PREFIX`.
     ///
-    /// A name without a role is one of decode servers: no request is answered without them, and every request without others.
+    /// A name without a role stands for decode servers: they can answer alone, and without them no request is answered.
     ///
     /// # Errors
     /// [`SourceError`].
@@ -100,12 +100,13 @@ impl Source {
     }
 }
 
-/// Keeps the table of servers as a source says, until the future is dropped. To be called within a tokio runtime.
+/// Updates the table of servers from a source until the future is dropped. Must be called within a tokio runtime.
 ///
-/// A file is read before this returns. Of `tls` an etcd is spoken to with the authorities and the client's certificate.
+/// A file is read for the first time before this returns. For an etcd only the authorities and the client certificate
+/// of `tls` are used.
 ///
 /// # Errors
-/// [`TlsError`], where certificates for an etcd cannot be used. All else heals, and is logged until then.
+/// [`TlsError`] if the certificates for an etcd cannot be used. Other faults are logged and retried.
 pub fn follow(
     source: Source,
     servers: Arc<Servers>,
@@ -119,32 +120,32 @@ pub fn follow(
     })
 }
 
-/// The servers that a source has found, as the table was told of them.
+/// The servers that a source has found, as last set in the table.
 #[derive(Debug)]
 struct Found {
     servers: Arc<Servers>,
-    told: [Vec<ServerUrl>; 2],
+    current: [Vec<ServerUrl>; 2],
 }
 
 impl Found {
     fn new(servers: Arc<Servers>) -> Self {
-        Self { servers, told: [Vec::new(), Vec::new()] }
+        Self { servers, current: [Vec::new(), Vec::new()] }
     }
 
-    /// Tells the table, if this is news.
-    fn tell(&mut self, prefill: Vec<ServerUrl>, decode: Vec<ServerUrl>) {
+    /// Updates the table if the servers have changed.
+    fn update(&mut self, prefill: Vec<ServerUrl>, decode: Vec<ServerUrl>) {
         let now = [(Role::Prefill, prefill), (Role::Decode, decode)];
-        for ((role, mut urls), told) in now.into_iter().zip(&mut self.told) {
+        for ((role, mut urls), current) in now.into_iter().zip(&mut self.current) {
             if urls.len() > MOST_SERVERS {
                 let (role, left_out) = (role.name(), urls.len() - MOST_SERVERS);
                 tracing::warn!(role, left_out, "more servers are found than are used");
                 urls.truncate(MOST_SERVERS);
             }
-            if urls != *told {
+            if urls != *current {
                 let (role_name, servers) = (role.name(), urls.len());
                 tracing::info!(role = role_name, servers, "other servers are found");
                 self.servers.set(Origin::Discovery, role, &urls);
-                *told = urls;
+                *current = urls;
             }
         }
     }

@@ -1,7 +1,7 @@
-//! etcd, where servers announce themselves, spoken to over its JSON gateway: no build needs protoc.
+//! A client of etcd, where servers announce themselves. It uses etcd's JSON gateway, so that no build needs protoc.
 //!
-//! A server's key is `PREFIX/prefill/NAME` or `PREFIX/decode/NAME`, its value `{"url": "http://HOST:PORT"}`. The key hangs on a
-//! lease that the server's announcer keeps alive, so that it goes when the announcer does.
+//! A server's key is `PREFIX/prefill/NAME` or `PREFIX/decode/NAME`, its value `{"url": "http://HOST:PORT"}`. The key
+//! belongs to a lease that the server's announcer renews, so it disappears with the announcer.
 
 mod answers;
 mod client;
@@ -19,50 +19,50 @@ pub(crate) use self::answers::ChangeEvent;
 pub(crate) use self::answers::{Change, Pair, WatchAnswer};
 pub(crate) use self::client::{Client, EtcdError};
 
-/// How long an announcement outlives its announcer.
+/// The time that an announcement outlives its announcer.
 pub(crate) const LEASE: Duration = Duration::from_secs(10);
 
-/// The port of etcd, where none is given.
+/// The default port of etcd.
 const PORT: u16 = 2379;
 
 /// The most endpoints: clusters have three to seven members.
 const MOST_ENDPOINTS: usize = 16;
 
-/// The bytes of a prefix, and of a server's name.
+/// The most bytes of a prefix, and of a server's name.
 const LONGEST: usize = 256;
 
-/// An etcd, and the prefix of the keys there that are about servers.
+/// An etcd cluster, and the prefix of the keys that announce servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cluster {
     endpoints: Vec<ServerUrl>,
     prefix: String,
 }
 
-/// Why a text names no etcd. Says nothing of the text itself, which may have a password in it.
+/// A reason why a text does not name an etcd cluster. The messages never quote the text, which may contain a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ClusterError {
-    /// It has another scheme, or none.
+    /// The scheme is missing, or is neither `etcd` nor `etcds`.
     #[error("it does not begin with etcd:// or etcds://")]
     Scheme,
-    /// There is no prefix, or one that would be another key than it seems.
+    /// The prefix is missing, or contains characters that are not allowed.
     #[error("after its endpoints it has no /PREFIX of up to {LONGEST} letters, digits and any of - _ . : /")]
     Prefix,
-    /// One of the endpoints is none.
+    /// An endpoint is not a host with an optional port.
     #[error("endpoint {number} is not HOST[:PORT]: {source}")]
     Endpoint {
-        /// Which one, from 1 on.
+        /// The endpoint's position, counted from 1.
         number: usize,
-        /// What is wrong with it.
+        /// The reason.
         source: TargetError,
     },
-    /// There are too many of them.
+    /// There are too many endpoints.
     #[error("it names more than {MOST_ENDPOINTS} endpoints")]
     Endpoints,
 }
 
 impl Cluster {
-    /// Reads `etcd://HOST[:PORT][,HOST[:PORT]…]/PREFIX`, or the same with `etcds` for TLS.
+    /// Parses `etcd://HOST[:PORT][,HOST[:PORT]…]/PREFIX`, or `etcds://…` for TLS.
     ///
     /// # Errors
     /// [`ClusterError`].
@@ -92,17 +92,16 @@ impl Cluster {
         Ok(Self { endpoints: endpoints.collect::<Result<_, _>>()?, prefix: prefix.to_owned() })
     }
 
-    /// How many members can be asked.
+    /// Returns the number of endpoints.
     pub(crate) const fn endpoints(&self) -> usize {
         self.endpoints.len()
     }
 
-    /// The key of a server.
     pub(crate) fn key(&self, role: Role, name: &str) -> String {
         format!("{}/{}/{name}", self.prefix, role.name())
     }
 
-    /// The role of the server that a key is about.
+    /// Returns the role of the server that a key announces, or `None` for any other key.
     pub(crate) fn role(&self, key: &[u8]) -> Option<Role> {
         let rest = key.strip_prefix(self.prefix.as_bytes())?.strip_prefix(b"/")?;
         [Role::Prefill, Role::Decode].into_iter().find(|role| {
@@ -112,7 +111,7 @@ impl Cluster {
     }
 }
 
-/// Tells whether a text may be a part of a key: it is what it seems to be in a log, too.
+/// Returns whether a text may be part of a key. Its characters are safe to log.
 pub(crate) fn is_name(text: &str, also: &[u8]) -> bool {
     (1..=LONGEST).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:[]".contains(&byte) || also.contains(&byte))

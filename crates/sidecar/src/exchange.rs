@@ -1,8 +1,9 @@
-//! One request of a client as a state machine: which servers it is sent to and with what body, what of their answers the client
-//! sees and when, and what happens when one of them fails.
+//! The state machine of one client request. It decides which servers get the request and with what body, what the
+//! client sees of their answers and when, and what happens when a server fails.
 //!
-//! It has no sockets and no clock. Its driver tells it what happens ([`Exchange::on`], with the time), and does what it says
-//! ([`Exchange::next`]). A *leg* is a request of its own to one server; at any time there is at most one of each role.
+//! It has no sockets and no clock. Its driver reports events with the time ([`Exchange::on`]) and carries out the
+//! actions it returns ([`Exchange::next`]). A *leg* is a request to one server; at any time there is at most one leg of
+//! each role.
 
 mod answer;
 mod chunked;
@@ -34,7 +35,7 @@ use crate::json::Object;
 use crate::observe::{FailureKind, Path};
 use crate::settings::{KvConnector, PrefillFailure};
 
-/// What holds for every request of a process.
+/// The rules for all requests of a process.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
     pub(crate) connector: KvConnector,
@@ -43,44 +44,44 @@ pub(crate) struct Rules {
     pub(crate) prefill_retries: u32,
     pub(crate) prefill_backoff: Duration,
     pub(crate) decode_chunk: Option<u32>,
-    /// The most bytes of a server's answer that are held.
+    /// The most bytes of a server's answer that are buffered.
     pub(crate) body_limit: usize,
-    /// Memory for bodies of requests and for such answers.
+    /// The memory for request bodies and for buffered answers.
     pub(crate) bodies: Arc<Budget>,
-    /// There may be other servers of a role to ask.
+    /// A failed leg may be sent to another server of its role.
     pub(crate) elsewhere: bool,
     pub(crate) remote_hosts: RemoteHosts,
 }
 
-/// What has happened to a leg. After `End` or `Failed` nothing more happens to it.
+/// An event of a leg. `End` and `Failed` are a leg's last events.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// Status and headers of the answer have come.
+    /// The answer's status and headers have arrived.
     Head(Role, StatusCode, HeaderMap),
-    /// Bytes of its body have come.
+    /// Bytes of the answer's body have arrived.
     Data(Role, Bytes),
-    /// It has ended as it should.
+    /// The answer is complete, with its trailers.
     End(Role, Option<HeaderMap>),
-    /// It will not be answered, or no further.
+    /// The leg failed, before its answer or during it.
     Failed(Role, Failure),
     /// [`Exchange::deadline`] has passed.
     Tick,
 }
 
-/// Why a leg failed.
+/// A reason why a leg failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// There is no server to ask.
+    /// No server is available.
     NoServer,
-    /// This process has no file to ask with, or no memory for the answer: no server has failed.
+    /// This process has no file descriptor for the connection, or no memory for the answer. No server is at fault.
     NoRoom,
-    /// The server's certificate is not trusted, or it speaks no TLS: it has not seen the request.
+    /// The server's certificate is not trusted, or the server does not speak TLS. It has not seen the request.
     Untrusted,
-    /// The server was not reached: it has not seen the request.
+    /// The connection was refused; the server has not seen the request.
     Refused,
-    /// The server could not be connected to in time: it has not seen the request.
+    /// The connection was not established in time; the server has not seen the request.
     ConnectTimeout,
-    /// The connection broke: the server may have seen the request.
+    /// The connection broke; the server may have seen the request.
     Broken,
 }
 
@@ -89,7 +90,7 @@ impl Failure {
         !matches!(self, Self::Broken)
     }
 
-    /// As it is counted; a server that there is not has not failed.
+    /// Returns the kind under which the failure is counted for the server, or `None` if no server is at fault.
     pub(crate) const fn kind(self) -> Option<FailureKind> {
         Some(match self {
             Self::NoServer | Self::NoRoom => return None,
@@ -100,75 +101,75 @@ impl Failure {
     }
 }
 
-/// What the driver has to do, in this order.
+/// An action of the driver. Actions are carried out in the order in which they are returned.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// Send a leg.
+    /// Send the request of a leg.
     Send {
         role: Role,
         body: Bytes,
-        /// Only to a server of that role which this request was not sent to yet.
+        /// Choose a server of that role which has not had this request yet.
         elsewhere: bool,
     },
-    /// End a leg at once, if there is one: nothing of it is wanted any more, and nothing more is told of it.
+    /// Abort a leg if it is running. It yields no more events.
     Stop(Role),
-    /// Let a leg go on to its end, for the server's sake, but no longer than this. Nothing more is told of it.
+    /// Let the server finish a leg until this time, without reporting events.
     Detach(Role, Instant),
-    /// Have a prefill server give up the blocks that these parameters of its stand for.
+    /// Tell a prefill server to release the blocks behind these parameters.
     Release(Bytes),
-    /// The server of this role has failed in a way that only its answer shows.
+    /// Count a failure of this role's server that only its answer shows.
     Blame(Role, FailureKind),
-    /// The decode server that was asked last may have failed for what the prefill server gave it.
+    /// Note that the last decode server may have failed because of what the prefill server gave it.
     Suspect,
-    /// It has: it answers without that.
+    /// Note that the suspected decode server answers without the prefill server's blocks, so the two do not fit.
     Misfit,
-    /// Begin the answer to the client.
+    /// Send the head of the answer to the client.
     Answer(StatusCode, HeaderMap),
-    /// Send these bytes to the client, as part of the body.
+    /// Send these bytes of the body to the client.
     Write(Bytes),
-    /// End the answer as it should end, with these trailers.
+    /// Complete the answer, with these trailers.
     Finish(Option<HeaderMap>),
-    /// Break the connection to the client, so that its answer cannot be taken for a whole one.
+    /// Break the client's connection, so that the incomplete answer cannot be taken for a complete one.
     Cut,
 }
 
-/// One request.
+/// The state of one request.
 pub(crate) struct Exchange {
     rules: Arc<Rules>,
     request: Request,
     state: State,
     actions: VecDeque<Action>,
     path: Path,
-    /// The prefill server that answers.
+    /// The prefill server whose answer has begun.
     asked: Option<Asked>,
-    /// Parameters that a prefill server gave out for blocks that no decode server has been seen to take.
+    /// A prefill server's parameters, while no decode server is known to have fetched their blocks.
     unclaimed: Option<Bytes>,
-    /// How often another decode server was asked.
+    /// The number of times that another decode server was tried.
     moves: u32,
-    /// How often everything began anew since a decode server broke.
+    /// The number of restarts after a decode server broke the connection.
     restarts: u32,
-    /// The decode server was asked again without what a prefill server gave, and has not answered yet.
+    /// The decode server was asked again without the prefill server's blocks, and has not answered yet.
     suspects: bool,
-    /// The client's answer is an error of ours.
+    /// The answer to the client is an error of our own.
     refused: bool,
     prompt_tokens: Option<u64>,
     tally: Option<Tally>,
 }
 
-/// What is waited for.
+/// The legs that are running.
 enum State {
-    /// The decode server was asked first whether it has enough of the prompt.
+    /// The decode server was asked whether its cache has enough of the prompt.
     Probing(Probing),
     Prefilling(Prefilling),
     Decoding(Box<Decoding>),
     Chunked(Box<Chunked>),
-    /// A prefill server's answer is the client's; it has to be over by then.
+    /// The prefill server's answer is passed to the client, and has to end by this time.
     Relaying(Instant),
     Over,
 }
 
 impl Exchange {
-    /// Begins a request.
+    /// Starts a request and queues its first actions.
     pub(crate) fn new(rules: Arc<Rules>, request: Request, now: Instant) -> Self {
         let path = if request.disaggregated { Path::Disaggregated } else { Path::DecodeOnly };
         let mut exchange = Self {
@@ -196,12 +197,12 @@ impl Exchange {
         exchange
     }
 
-    /// What has to be done next; `None` until something happens.
+    /// Returns the next action, or `None` until another event arrives.
     pub(crate) fn next(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// When it has to be told of the time, if nothing happens before.
+    /// Returns the time at which the driver has to report [`Event::Tick`] if no other event comes first.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.state {
             State::Prefilling(prefilling) => Some(prefilling.deadline()),
@@ -211,7 +212,7 @@ impl Exchange {
         }
     }
 
-    /// Takes what has happened.
+    /// Processes an event.
     pub(crate) fn on(&mut self, event: Event, now: Instant) {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Probing(probing) => self.probing(probing, event, now),
@@ -223,12 +224,12 @@ impl Exchange {
         }
     }
 
-    /// Takes note of which prefill server it is whose head has come.
+    /// Records the prefill server whose answer has begun.
     pub(crate) fn answered_by(&mut self, asked: Asked) {
         self.asked = Some(asked);
     }
 
-    /// Whether no server will be asked any more, whatever happens.
+    /// Returns true once no further server can be asked, whatever happens.
     pub(crate) fn is_settled(&self) -> bool {
         match &self.state {
             State::Decoding(decoding) => decoding.is_passing(),
@@ -237,33 +238,33 @@ impl Exchange {
         }
     }
 
-    /// How it is served, as far as is known now.
+    /// Returns how the request is served, as far as is known.
     pub(crate) const fn path(&self) -> Path {
         self.path
     }
 
-    /// The prefill server's parameters, where blocks are held for them and this request will not fetch them any more if it
-    /// ends now.
+    /// Returns the prefill server's parameters if it holds blocks that this request would leave unfetched if it ended
+    /// now.
     pub(crate) fn unclaimed(&self) -> Option<&Bytes> {
         self.unclaimed.as_ref()
     }
 
-    /// Whether the client's answer is an error of ours.
+    /// Returns whether the answer to the client is an error of our own.
     pub(crate) const fn refused(&self) -> bool {
         self.refused
     }
 
-    /// How many tokens the prompt has, if a prefill server has said so.
+    /// Returns the number of tokens in the prompt, if a prefill server has reported it.
     pub(crate) const fn prompt_tokens(&self) -> Option<u64> {
         self.prompt_tokens
     }
 
-    /// How far a chunked decode is, if it is one.
+    /// Returns the progress of a chunked decode, or `None` for any other request.
     pub(crate) const fn tally(&self) -> Option<Tally> {
         self.tally
     }
 
-    /// How many tokens of the prompt were cached, if a prefill server has said so.
+    /// Returns the number of prompt tokens found in a cache, if a prefill server has reported it.
     pub(crate) fn cached_tokens(&self) -> Option<u64> {
         match &self.state {
             State::Decoding(decoding) => decoding.cached.as_ref()?.count(),
@@ -280,7 +281,7 @@ impl Exchange {
         self.act(Action::Send { role, body, elsewhere });
     }
 
-    /// Answers the client with an error of our own, and ends.
+    /// Answers the client with an error of our own and ends the request.
     fn refuse(&mut self, trouble: Trouble) {
         self.refused = true;
         let (status, headers, body) = error(trouble);
@@ -290,14 +291,15 @@ impl Exchange {
         self.state = State::Over;
     }
 
-    /// Has the decode server compute everything.
+    /// Lets the decode server compute the prompt itself.
     fn fall_back(&mut self) {
         self.path = Path::Fallback;
         self.decode(self.alone(), None);
     }
 
-    /// The body with which a decode server computes everything: the client's own, but one that lacks the prompt in storage must
-    /// not say so once more, in place of an answer.
+    /// Returns the body with which a decode server computes everything: the client's own, except that the cache
+    /// threshold is 0 for shared storage. Otherwise a server that lacks the prompt would report that again instead of
+    /// answering.
     fn alone(&self) -> Bytes {
         match self.rules.connector {
             KvConnector::SharedStorage if self.request.disaggregated && self.request.has_threshold() => {
@@ -307,7 +309,7 @@ impl Exchange {
         }
     }
 
-    /// Passes a prefill server's answer to the client, from what has come of it on.
+    /// Passes a prefill server's answer to the client, beginning with its head.
     fn relay(&mut self, status: StatusCode, headers: HeaderMap, until: Instant) {
         self.path = Path::Rejected;
         self.act(Action::Answer(status, headers));

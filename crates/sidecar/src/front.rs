@@ -1,4 +1,4 @@
-//! HTTP around exchanges: listeners, connections of clients, and what becomes of each request.
+//! HTTP around exchanges: listeners, client connections, and the handling of each request.
 
 mod connections;
 mod driver;
@@ -31,7 +31,8 @@ use crate::telemetry::Telemetry;
 use crate::tls;
 use crate::upstream::Upstream;
 
-/// What requests share. Clones share it too, each with connections to servers of its own after [`Front::apart`].
+/// The state that all requests share. Clones share it, too, each with its own connections to servers after
+/// [`Front::apart`].
 #[derive(Clone)]
 pub(crate) struct Front {
     pub(crate) settings: Arc<Settings>,
@@ -42,37 +43,38 @@ pub(crate) struct Front {
     pub(crate) telemetry: Option<Arc<Telemetry>>,
     pub(crate) clients: Arc<Clients>,
     pub(crate) phase: watch::Sender<Phase>,
-    /// What clients are shown; `None` is plain HTTP.
+    /// The TLS configuration for clients; `None` serves plain HTTP.
     pub(crate) serving_tls: Option<Arc<tls::Serving>>,
     #[cfg(feature = "tickets")]
     pub(crate) tickets: Option<Arc<crate::release::Tickets>>,
 }
 
-/// Which servers a request may be sent to.
+/// The servers that a request may be sent to.
 #[derive(Default)]
 pub(crate) struct Choice {
-    /// The only prefill server, where the request names one.
+    /// The only allowed prefill server, if the request names one.
     prefill: Option<ServerUrl>,
-    /// The only decode server, where there is but one.
+    /// The only allowed decode server, if there is just one.
     decode: Option<ServerUrl>,
-    /// How much work the prompt is, in tokens.
+    /// The estimated number of tokens in the prompt.
     tokens: u64,
-    /// What prompts share that begin alike.
+    /// A hash that prompts with the same beginning share.
     prefix: Option<u64>,
-    /// The prefill server that was asked is asked again, though it has failed.
+    /// The prefill leg is a retry, so its server may be claimed although it has failed.
     again: bool,
-    /// The place of its first prefill leg, where the server had to be known before.
+    /// The claim of the first prefill leg, if its server had to be known beforehand.
     taken: Option<Claim>,
 }
 
 impl Front {
-    /// Shares everything but connections to servers, which are those of one of so many runtimes. To be called within it.
+    /// Creates a handle for one of `of` runtimes, with its own connections to servers. Must be called within that
+    /// runtime.
     fn apart(&self, of: usize) -> Self {
         Self { upstream: self.upstream.apart(of), ..self.clone() }
     }
 
-    /// Takes a server for a leg, other than these; `None` where there is none. A decode server may have to fetch caches from a
-    /// prefill server.
+    /// Claims a server for a leg, other than those in `avoid`. Returns `None` if there is none. A decode leg passes the
+    /// prefill server from which it will fetch.
     fn claim(
         &self,
         role: Role,
@@ -98,7 +100,7 @@ impl Front {
         claim.map(|claim| claim.fetching_from(fetched_from))
     }
 
-    /// Has a prefill server give up the blocks that these parameters name, where it can be told to.
+    /// Tells a prefill server to release the blocks behind these parameters, if that is possible.
     #[cfg_attr(not(feature = "tickets"), expect(unused_variables, clippy::unused_self, reason = "leases expire"))]
     fn release(&self, params: Bytes) {
         #[cfg(feature = "tickets")]
@@ -108,15 +110,16 @@ impl Front {
     }
 }
 
-/// The answer to a client broke off: the connection is closed, so that nobody takes it for a whole one.
+/// The error for an answer that broke off: the client's connection is closed, so that the answer cannot be taken for a
+/// complete one.
 #[derive(Debug, Clone, Copy, Error)]
 #[error("the server's answer broke off")]
 pub(crate) struct Broken;
 
-/// Who asks.
+/// The origin of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Client {
     pub(crate) address: SocketAddr,
-    /// The data-parallel rank whose port it has connected to.
+    /// The data-parallel rank whose port the client connected to.
     pub(crate) rank: u16,
 }

@@ -1,13 +1,13 @@
-//! What the fuzz targets run on every input, so that ordinary tests can replay their corpora.
+//! The functions that the fuzz targets run on every input, so that ordinary tests can replay their corpora.
 //!
-//! Each function returns normally on any bytes whatever; what the rooms' slow oracles find otherwise is a panic.
+//! Each function accepts any bytes and panics if a slow oracle disagrees with the code.
 
 use serde_json::value::RawValue;
 
 use crate::front::forms;
 use crate::{json, strict, target, usage};
 
-/// All bytes of a client's connection.
+/// Checks all bytes of a client's connection.
 pub fn strict(data: &[u8]) {
     for pieces in cuts(data) {
         strict::oracle::check(&pieces);
@@ -15,7 +15,7 @@ pub fn strict(data: &[u8]) {
     strict::oracle::check_server(&cuts(data)[2]);
 }
 
-/// A server's answer; the first byte chooses what it is said to be.
+/// Checks a server's answer. The first byte chooses its type or encoding.
 pub fn usage(data: &[u8]) {
     let Some((kind, answer)) = data.split_first() else {
         return;
@@ -30,7 +30,8 @@ pub fn usage(data: &[u8]) {
     }
 }
 
-/// A text, and behind zero bytes keys and their new values by turns. What is no JSON removes the member.
+/// Checks edits of a text. The parts after zero bytes are alternately keys and their new values; a value that is not
+/// JSON removes the member.
 pub fn json(data: &[u8]) {
     let mut parts = data.split(|byte| *byte == 0);
     let text = parts.next().unwrap_or_default();
@@ -47,7 +48,7 @@ pub fn json(data: &[u8]) {
     json::oracle::check(text, &changes);
 }
 
-/// Lines: a list of servers that are allowed, then what may each be a server.
+/// Checks targets. The first line is an allow-list, each further line may be a target.
 pub fn target(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -57,7 +58,7 @@ pub fn target(data: &[u8]) {
     target::oracle::check(list, &lines.collect::<Vec<_>>());
 }
 
-/// A client's form. A line says its `Content-Type`; where that is empty, the rest are fields of a line.
+/// Checks a client's form. The first line is its `Content-Type`; if that is empty, the rest is a form in one line.
 pub fn form(data: &[u8]) {
     let end = data.iter().position(|byte| *byte == b'\n');
     let (kind, body) = data.split_at(end.unwrap_or(data.len()));
@@ -65,7 +66,7 @@ pub fn form(data: &[u8]) {
     if kind.is_empty() {
         return forms::oracle::check_line(body);
     }
-    // No header has others.
+    // Headers contain no control characters.
     if kind.iter().any(u8::is_ascii_control) {
         return;
     }
@@ -74,7 +75,8 @@ pub fn form(data: &[u8]) {
     }
 }
 
-/// Cuts bytes one by one, in two, and elsewhere: where, they say themselves.
+/// Cuts bytes in three ways: into single bytes, in two, and into random pieces. The positions are derived from the
+/// bytes themselves.
 fn cuts(data: &[u8]) -> [Vec<&[u8]>; 3] {
     let mut state = data
         .iter()

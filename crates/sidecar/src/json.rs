@@ -1,7 +1,7 @@
-//! The members of a JSON object, as places in its text, and edits that keep every other byte.
+//! Locates the members of a JSON object in its text, and edits them while keeping every other byte.
 //!
-//! Bodies pass through this crate whose numbers and order of keys belong to others (block ids of 64 bits, say), so they are
-//! never parsed into values and written anew.
+//! Numbers and the order of keys in bodies belong to others (64-bit block ids, for example), so bodies are never parsed
+//! into values and written anew.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-/// A JSON object: its text, and where each member is in it. The default has neither.
+/// A JSON object: its text, and the position of each member in it. The default has no text and no members.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Object {
     text: Bytes,
@@ -22,17 +22,18 @@ pub(crate) struct Object {
 
 #[derive(Debug, Clone)]
 struct Member {
-    /// The key without its escapes.
+    /// The decoded key.
     key: Box<str>,
-    /// From the key's quotation mark to the value's last byte.
+    /// The range from the key's opening quote to the value's last byte.
     whole: Range<usize>,
     value: Range<usize>,
 }
 
-/// The most members of an object: each takes some 100 bytes besides its text.
+/// The most members of an object; each takes some 100 bytes in addition to its text.
 const MOST_MEMBERS: usize = 1 << 16;
 
-/// Why a text is not read as an object: what strict parsers refuse, a more lenient one may read as something else.
+/// A reason why a text is not accepted as an object. A more lenient parser may accept what a strict one refuses, and
+/// read it differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(crate) enum NotAnObject {
     #[error("it is not UTF-8")]
@@ -46,7 +47,7 @@ pub(crate) enum NotAnObject {
 }
 
 impl Object {
-    /// Reads one object and nothing but white space around it. Nesting may be of any depth.
+    /// Parses one object, with only white space around it. Nesting may be of any depth.
     pub(crate) fn parse(text: Bytes) -> Result<Self, NotAnObject> {
         let whole = std::str::from_utf8(&text).map_err(|_| NotAnObject::Encoding)?;
         let syntax = |error: serde_json::Error| NotAnObject::Syntax { line: error.line(), column: error.column() };
@@ -63,7 +64,7 @@ impl Object {
         let mut end = whole.find('{').map_or(0, |brace| brace + 1);
         let mut members = Vec::with_capacity(found.len());
         for (key, value) in found {
-            // Between the value before and this key there are white space and at most one comma.
+            // Between the previous value and this key there are only white space and at most one comma.
             let gap = whole[end..].find('"').unwrap_or_default();
             let from = value.as_ptr() as usize - whole.as_ptr() as usize;
             members.push(Member {
@@ -76,66 +77,68 @@ impl Object {
         Ok(Self { text, members })
     }
 
-    /// The text that it was read from.
+    /// Returns the text that was parsed.
     pub(crate) fn text(&self) -> &Bytes {
         &self.text
     }
 
-    /// The text of a member's value; of several members of that name the last one's, which is what parsers take.
+    /// Returns the text of a member's value. If the name occurs several times, the last one counts, as for most
+    /// parsers.
     pub(crate) fn get(&self, key: &str) -> Option<&str> {
         let member = self.members.iter().rfind(|member| *member.key == *key)?;
-        // The whole text was found to be UTF-8, and values begin and end at characters.
+        // The whole text is valid UTF-8, and values begin and end at character boundaries.
         std::str::from_utf8(&self.text[member.value.clone()]).ok()
     }
 
-    /// Whether several members have that name: of those, parsers take one or the other.
+    /// Returns whether a name occurs several times, in which case parsers disagree about the value.
     pub(crate) fn repeats(&self, key: &str) -> bool {
         let members = self.members.iter();
         members.filter(|member| *member.key == *key).nth(1).is_some()
     }
 
-    /// A member's value, without copying it.
+    /// Returns a member's value without copying it.
     pub(crate) fn slice(&self, key: &str) -> Option<Bytes> {
         let member = self.members.iter().rfind(|member| *member.key == *key)?;
         Some(self.text.slice(member.value.clone()))
     }
 
-    /// A member's value, where it is an object.
+    /// Returns a member's value if it is an object.
     pub(crate) fn object(&self, key: &str) -> Option<Self> {
         let value = self.slice(key)?;
-        // Errors of the parser are costly, and this is an ordinary case.
+        // Avoids the parser's costly errors in this ordinary case.
         if value.first() != Some(&b'{') {
             return None;
         }
         Self::parse(value).ok()
     }
 
-    /// A member's value, where it is one of `T`.
+    /// Returns a member's value if it can be read as `T`.
     pub(crate) fn read<'a, T: Deserialize<'a>>(&'a self, key: &str) -> Option<T> {
         serde_json::from_str(self.get(key)?).ok()
     }
 
-    /// Begins a copy of it with changes.
+    /// Starts an edited copy.
     pub(crate) fn edit(&self) -> Edit<'_> {
         Edit { object: self, changes: Vec::new() }
     }
 }
 
-/// A copy of an object with some members changed, all other bytes kept.
+/// A pending copy of an object with some members changed and all other bytes kept.
 pub(crate) struct Edit<'a> {
     object: &'a Object,
-    /// The value that each of these keys gets; `None` removes it. A key stands here once.
+    /// The new value of each key; `None` removes it. Each key occurs once.
     changes: Vec<(&'a str, Option<Cow<'a, str>>)>,
 }
 
 impl<'a> Edit<'a> {
-    /// Removes every member of that name.
+    /// Removes all members with this name.
     pub(crate) fn remove(mut self, key: &'a str) -> Self {
         self.change(key, None);
         self
     }
 
-    /// Gives a member this JSON text as its value, in its place, or at the end where there is none.
+    /// Sets a member to this JSON text. The first member with the name gets it and the others are removed; without one
+    /// it is appended.
     pub(crate) fn set(mut self, key: &'a str, value: impl Into<Cow<'a, str>>) -> Self {
         self.change(key, Some(value.into()));
         self
@@ -148,7 +151,7 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// The text with these changes. Where there are none it is the same memory.
+    /// Returns the edited text. Without changes it shares the memory of the original.
     pub(crate) fn finish(self) -> Bytes {
         let Object { text, members } = self.object;
         let changed = |member: &Member| self.changes.iter().position(|(key, _)| **key == *member.key);
@@ -181,7 +184,7 @@ impl<'a> Edit<'a> {
         }
         for ((key, value), written) in self.changes.iter().zip(written) {
             if let (Some(value), false) = (value, written) {
-                // Keys that are added are names of ours, which need no escape.
+                // Added keys are names of our own, which need no escapes.
                 out.member(b",", &[b"\"", key.as_bytes(), b"\":", value.as_bytes()]);
             }
         }
@@ -207,12 +210,12 @@ impl Writer {
     }
 }
 
-/// A JSON string of this text.
+/// Returns a text as a JSON string.
 pub(crate) fn string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// All members, duplicates too, with the text of each value.
+/// All members of an object, duplicates included, with the text of each value.
 struct Members<'a>(Vec<(Cow<'a, str>, &'a str)>);
 
 impl<'de> Deserialize<'de> for Members<'de> {
@@ -229,7 +232,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
                 let mut found = Vec::new();
                 while let Some(key) = map.next_key::<Key<'de>>()? {
                     let value = map.next_value::<&RawValue>()?.get();
-                    // One too many tells that there are too many.
+                    // One member above the limit is enough to detect the excess.
                     if found.len() <= MOST_MEMBERS {
                         found.push((key.0, value));
                     }
@@ -241,7 +244,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
     }
 }
 
-/// A key, borrowed where it has no escapes.
+/// A key, borrowed if it has no escapes.
 #[derive(Deserialize)]
 #[serde(transparent)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);

@@ -46,17 +46,17 @@ mod usage;
 #[cfg(test)]
 mod warnings;
 
-/// Which half of a disaggregated request a server computes.
+/// The half of a disaggregated request that a server computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// It computes the prompt's KV cache.
+    /// Computes the prompt's KV cache.
     Prefill,
-    /// It generates the tokens of the answer.
+    /// Generates the tokens of the answer.
     Decode,
 }
 
 impl Role {
-    /// The role's name in URIs, metrics and documents: `prefill` or `decode`.
+    /// Returns the role's name in URIs, metrics and documents: `prefill` or `decode`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

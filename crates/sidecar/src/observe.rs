@@ -1,7 +1,7 @@
-//! What is remembered of requests: recent ones with their stages, histograms and counters.
+//! The record of requests: recent ones with their stages, histograms and counters.
 //!
-//! Each request of a P/D route has one [`Record`], which is told what happens and ends with an [`Outcome`]. Nothing in
-//! here comes from a client: ids are our own, and servers are the targets that were read and allowed.
+//! Each request of a P/D route has one [`Record`], which gets its events and ends with an [`Outcome`]. Nothing recorded
+//! here is a client's text: ids are our own, and servers are targets that were parsed and allowed.
 
 mod metrics;
 mod record;
@@ -24,13 +24,13 @@ pub(crate) use status::Status;
 pub use status::{ServerState, ServerStatus};
 pub(crate) use transfers::Transfers;
 
-/// How many requests that have ended are remembered.
+/// The number of ended requests that are kept.
 pub(crate) const RECENT: usize = 200;
 
-/// How many requests in flight are shown at a time; those beyond it are counted and are remembered once they end.
+/// The number of requests in flight that are listed. Further ones are only counted, and are listed once they end.
 pub(crate) const LIVE: usize = 256;
 
-/// What is remembered of all requests. Clones share it.
+/// The record of all requests. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Observer(Arc<Inner>);
 
@@ -43,7 +43,7 @@ struct Inner {
     requests: Mutex<Kept>,
 }
 
-/// The requests that are shown: a bounded number of those in flight, and the last that have ended.
+/// The requests that are listed: a bounded number of those in flight, and the last ones that have ended.
 #[derive(Debug, Default)]
 struct Kept {
     next: u64,
@@ -53,7 +53,7 @@ struct Kept {
 }
 
 impl Observer {
-    /// Begins with nothing seen. `mode` is `sidecar` or `proxy`, `version` is the binary's.
+    /// Creates an empty record. `mode` is `sidecar` or `proxy`, `version` is that of the binary.
     #[must_use]
     pub fn new(mode: &'static str, version: &'static str, now: Instant) -> Self {
         Self(Arc::new(Inner {
@@ -65,8 +65,8 @@ impl Observer {
         }))
     }
 
-    /// Begins the record of a request of a P/D route, whose head was accepted at `now`. `id` is our own, as both servers
-    /// see it.
+    /// Starts the record of a request of a P/D route whose head was accepted at `now`. `id` is the one that we give the
+    /// request and send to both servers.
     #[must_use]
     pub fn begin(&self, id: &str, now: Instant) -> Record {
         let shared = record::shared(id, now);
@@ -81,18 +81,19 @@ impl Observer {
         Record::new(self.0.clone(), number, shared)
     }
 
-    /// Counts a failure of a server that belongs to no request of a P/D route.
+    /// Counts a failure of a server for a request outside the P/D routes.
     pub fn failure(&self, role: Role, kind: FailureKind) {
         self.0.metrics.failure(role, kind);
     }
 
-    /// All metrics in Prometheus' text format, version 0.0.4.
+    /// Returns all metrics in Prometheus' text format, version 0.0.4.
     #[must_use]
     pub fn metrics(&self) -> String {
         self.0.metrics.text()
     }
 
-    /// The document of `/status` as of `now`, with the servers as the caller knows them, and what their own metrics say.
+    /// Returns the document of `/status` at `now`. The caller passes the state of the servers and the sums of their own
+    /// metrics.
     #[must_use]
     pub fn status(&self, servers: Vec<ServerStatus>, transfers: Option<Transfers>, now: Instant) -> Status {
         let inner = &*self.0;
@@ -111,7 +112,7 @@ impl Inner {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves a request from those in flight to those that have ended.
+    /// Moves a request from the list of those in flight to that of the ended ones.
     fn ended(&self, number: u64, shared: Shared) {
         let mut kept = self.kept();
         kept.in_flight -= 1;
@@ -119,11 +120,11 @@ impl Inner {
         let oldest = (kept.recent.len() == RECENT).then(|| kept.recent.pop_front()).flatten();
         kept.recent.push_back(shared);
         drop(kept);
-        drop(oldest); // outside the lock
+        drop(oldest); // freed outside the lock
     }
 }
 
-/// Which way a request took.
+/// The way in which a request was served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Path {
@@ -138,10 +139,10 @@ pub enum Path {
 }
 
 impl Path {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 4] = [Self::Disaggregated, Self::DecodeOnly, Self::Fallback, Self::Rejected];
 
-    /// Its name in metrics and in `/status`.
+    /// Returns the name in metrics and in `/status`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -153,26 +154,27 @@ impl Path {
     }
 }
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// The client was sent a server's whole answer, with a status below 400.
+    /// The client got a server's complete answer, with a status below 400.
     Ok,
-    /// The client was sent a server's whole answer, with a status of 400 or above.
+    /// The client got a server's complete answer, with a status of 400 or above.
     ErrorStatus,
-    /// The client was refused for what it sent or how much: an error of ours, and no server was asked.
+    /// The request was refused for its content or its client's number of requests: the client got an error of ours, and
+    /// no server was asked.
     Rejected,
-    /// No server could answer, or the answer broke off: the client was sent an error of ours or saw the connection break.
+    /// No server answered, or the answer broke off. The client got an error of ours, or its connection was broken.
     UpstreamFailed,
     /// The client left before the end.
     ClientLeft,
-    /// The request was cut at the end of draining.
+    /// The request was aborted at the end of draining.
     Drained,
 }
 
 impl Outcome {
-    /// Its name in `/status` and in traces.
+    /// Returns the name in `/status` and in traces.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -186,30 +188,30 @@ impl Outcome {
     }
 }
 
-/// How a server failed.
+/// The way in which a server failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureKind {
-    /// It took no connection.
+    /// The server accepted no connection.
     Refused,
-    /// It was silent for too long.
+    /// The server was silent for too long.
     Timeout,
-    /// The connection broke, or what came was no HTTP.
+    /// The connection broke, or the answer was not valid HTTP.
     Broken,
-    /// It answered with a status that is a failure of the server.
+    /// The server answered with an error status of its own.
     Status,
-    /// It answered with success, but with what cannot be used.
+    /// The server answered with success, but its answer was not usable.
     Invalid,
-    /// A decode server failed with what a prefill server gave it, and answered without: counted with the prefill server's role, and
-    /// against the two together.
+    /// A decode server failed with a prefill server's blocks and answered without them. This is counted under the
+    /// prefill server's role, and held against the pair.
     Misfit,
 }
 
 impl FailureKind {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 6] = [Self::Refused, Self::Timeout, Self::Broken, Self::Status, Self::Invalid, Self::Misfit];
 
-    /// Its name in metrics and in `/status`.
+    /// Returns the name in metrics and in `/status`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,8 +1,8 @@
-//! Gives up blocks that a prefill server holds for a client that has left.
+//! Releases blocks that a prefill server holds for a client that has left.
 //!
-//! A prefill server keeps a request's blocks until a decode server has fetched them, or until a lease expires. Where the
-//! parameters hold a ticket of Transload and we hold a certificate of its cluster, the lease can be ended at once. Of others'
-//! parameters nothing is known, and their leases expire.
+//! A prefill server keeps a request's blocks until a decode server has fetched them or a lease expires. If the
+//! parameters contain a Transload ticket and we have a certificate of its cluster, the lease can be ended at once. The
+//! parameters of others cannot be interpreted, so their leases expire.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,64 +18,64 @@ use transload_transfer::{Agent, BindAgentError, Identity, IdentityFileError, Ser
 
 use crate::json::Object;
 
-/// The member of a prefill server's parameters that holds a ticket, as our connector for vLLM writes it.
+/// The member of a prefill server's parameters that contains the ticket, as our connector for vLLM writes it.
 const TICKET: &str = "transload_ticket";
 
-/// Tickets that are being given up at a time. Beyond these, leases expire.
+/// The most tickets that are being released concurrently. Beyond these, leases expire.
 const AT_A_TIME: usize = 64;
 
-/// How long a prefill server is waited for.
+/// The time limit for a prefill server's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The agent whose certificate a sidecar shows, where a folder has several.
+/// The agent whose certificate is used if a folder has several.
 const USUAL_NAME: &str = "decode";
 
-/// Gives up tickets of one cluster.
+/// Releases tickets of one cluster.
 pub(crate) struct Tickets {
     agent: Agent,
-    places: Arc<Semaphore>,
-    /// It outlives the threads that serve clients.
+    permits: Arc<Semaphore>,
+    /// A runtime that outlives the threads serving clients.
     runtime: Handle,
 }
 
-/// Why tickets cannot be given up.
+/// A reason why tickets cannot be released.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TicketsError {
     /// The folder of certificates cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityFileError),
-    /// No agent can be made.
+    /// The agent that releases tickets cannot be created.
     #[error("no agent can be made to give up tickets: {0}")]
     Agent(#[from] BindAgentError),
-    /// The document of an agent without memory is not one any more.
+    /// The deployment of an agent without memory is invalid.
     #[error("an agent without memory cannot be described: {0}")]
     Deployment(String),
 }
 
 impl Tickets {
-    /// Reads the certificate of a folder: of the only agent in it, or of the one called `decode`. To be called within a tokio
-    /// runtime.
+    /// Loads the certificate of the only agent in a folder, or of the agent called `decode`. Must be called within a
+    /// tokio runtime.
     pub(crate) fn load(certs: &Path) -> Result<Self, TicketsError> {
         let identity = match (Identity::load(certs), USUAL_NAME.parse::<ServiceName>()) {
             (Err(IdentityFileError::WhichAgent { .. }), Ok(name)) => Identity::load_agent(certs, &name)?,
             (loaded, _) => loaded?,
         };
         let agent = Agent::builder(identity, nothing()?).bind(([0, 0, 0, 0], 0).into())?;
-        Ok(Self { agent, places: Arc::new(Semaphore::new(AT_A_TIME)), runtime: Handle::current() })
+        Ok(Self { agent, permits: Arc::new(Semaphore::new(AT_A_TIME)), runtime: Handle::current() })
     }
 
-    /// Gives up what these parameters stand for, if it is ours, without waiting for it.
+    /// Releases the blocks behind these parameters in the background, if they contain a ticket.
     pub(crate) fn give_up(&self, params: Bytes) {
         let text = Object::parse(params).ok().and_then(|params| params.read::<String>(TICKET));
         let Some(Ok(ticket)) = text.map(|text| Ticket::from_text(&text)) else {
             return;
         };
-        let (Ok(place), agent) = (self.places.clone().try_acquire_owned(), self.agent.clone()) else {
+        let (Ok(permit), agent) = (self.permits.clone().try_acquire_owned(), self.agent.clone()) else {
             return;
         };
         self.runtime.spawn(async move {
-            let _place = place;
+            let _permit = permit;
             match tokio::time::timeout(PATIENCE, agent.cancel(ticket, None)).await {
                 Ok(Ok(_)) => tracing::debug!("the blocks of a client that has left are given up"),
                 Ok(Err(error)) => {
@@ -86,13 +86,13 @@ impl Tickets {
         });
     }
 
-    /// Waits for the tickets that are being given up.
+    /// Waits for the releases that are in progress.
     pub(crate) async fn settle(&self) {
-        let _ = self.places.acquire_many(AT_A_TIME as u32).await;
+        let _ = self.permits.acquire_many(AT_A_TIME as u32).await;
     }
 }
 
-/// A deployment without memory: this agent neither holds nor fetches anything.
+/// Returns a minimal deployment, since this agent neither holds nor fetches blocks.
 fn nothing() -> Result<Deployment, TicketsError> {
     let spec = Spec::Opaque(Opaque { heads: 1, entry_bytes: 1, tokens_per_state: 1, packed_heads: None });
     Deployment::builder()

@@ -1,4 +1,4 @@
-//! A sidecar or proxy that runs, from its settings to its end.
+//! The life of a sidecar or proxy, from its settings to its end.
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,19 +27,19 @@ use crate::telemetry::Telemetry;
 use crate::upstream::Upstream;
 use crate::{Role, admin, target, tls};
 
-/// How long `/readyz` waits for a decode server. Kubernetes waits for one second.
+/// The time that `/readyz` waits for a decode server. Kubernetes waits for one second.
 const READY: Duration = Duration::from_millis(800);
 
-/// A sidecar or proxy that serves clients.
+/// A running sidecar or proxy.
 pub struct Running {
     front: Arc<Front>,
     listeners: Listeners,
     admin: Option<SocketAddr>,
-    /// What runs besides.
+    /// Background tasks, aborted with this.
     _tasks: Vec<AbortOnDrop>,
 }
 
-/// A task that ends with its owner.
+/// A task that is aborted when this is dropped.
 struct AbortOnDrop(AbortHandle);
 
 impl Drop for AbortOnDrop {
@@ -48,40 +48,40 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Why it does not start.
+/// A reason why a sidecar or proxy does not start.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// An address cannot be listened at.
+    /// Listening at an address failed.
     #[error("cannot listen at {address}: {source}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// The threads that serve clients cannot be started.
     #[error("no threads to serve clients: {0}")]
     Threads(#[source] io::Error),
-    /// Certificates for clients or servers cannot be used.
+    /// The certificates for clients or servers cannot be used.
     #[error(transparent)]
     Tls(#[from] tls::TlsError),
     /// The certificates of a cluster cannot be used.
     #[cfg(feature = "tickets")]
     #[error("--certs: {0}")]
     Tickets(#[from] crate::release::TicketsError),
-    /// The admin address cannot be listened at.
+    /// Listening at the admin address failed.
     #[error("cannot listen at the admin address {address}: {source}")]
     Admin {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl Running {
-    /// Starts it: when this returns, clients can connect.
+    /// Starts a sidecar or proxy. When this returns, clients can connect.
     ///
     /// # Errors
     /// [`StartError`].
@@ -154,7 +154,7 @@ impl Running {
                 upstream,
                 limits.connect_timeout,
                 limits.idle_connections,
-                // Names of servers that operators give may stand for any address.
+                // Server names that operators configure may resolve to any address; those that clients name may not.
                 if elsewhere { |_| true } else { target::may_dial },
             ),
             serving_tls: settings.serving_tls.as_ref().map(tls::Serving::load).transpose()?.map(Arc::new),
@@ -185,19 +185,19 @@ impl Running {
         Ok(Self { front, listeners, admin, _tasks: tasks })
     }
 
-    /// Where the admin address is.
+    /// Returns the admin address, if there is one.
     #[must_use]
     pub fn admin(&self) -> Option<SocketAddr> {
         self.admin
     }
 
-    /// Where clients connect: rank 0 first.
+    /// Returns the addresses for clients, rank 0 first.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         self.listeners.addresses()
     }
 
-    /// Reads again what may have changed: certificates of both sides.
+    /// Reloads the certificates for clients and for servers.
     pub fn reload(&self) {
         if let Some(tls) = &self.front.serving_tls {
             tls.renew();
@@ -205,8 +205,8 @@ impl Running {
         self.front.upstream.renew();
     }
 
-    /// Ends it: no connection is accepted any more, and what is under way may take this long. Where spans are exported their
-    /// end may take some seconds more.
+    /// Shuts down: accepts no further connections, and waits at most `within` for requests in flight. Exporting the
+    /// last spans may take some seconds more.
     pub async fn drain(self, within: Duration) {
         self.listeners.drain(within).await;
         #[cfg(feature = "tickets")]
@@ -234,7 +234,7 @@ impl admin::Source for Front {
         }
         let servers = self.servers.snapshot();
         let decode: Vec<_> = servers.iter().filter(|server| server.role == Role::Decode).collect();
-        // All at once: one that swallows packets must not hide another.
+        // All are asked at once, so that one that drops packets does not delay the others.
         let mut asked: FuturesUnordered<_> =
             decode.iter().map(|server| self.upstream.reaches(&server.url, READY)).collect();
         while let Some(reached) = asked.next().await {
@@ -246,7 +246,7 @@ impl admin::Source for Front {
     }
 
     async fn get(&self, server: &ServerStatus, path: &str, limit: usize, within: Duration) -> Option<Bytes> {
-        // A sidecar asks prefill servers nothing but what requests ask of them.
+        // A sidecar contacts prefill servers only for requests.
         if server.role == Role::Prefill && matches!(self.settings.mode, Mode::Sidecar(_)) {
             return None;
         }

@@ -1,7 +1,7 @@
-//! The servers known: their states, what is in flight at each, and which one is chosen.
+//! The known servers: their states, the requests in flight at each, and the choice among them.
 //!
-//! A server is known while somebody names it: the command line, a discovery, or a request of a sidecar. One that nobody names any
-//! more is *draining* while requests are in flight there, and is then forgotten.
+//! A server is known while the command line, a discovery or a request to a sidecar names it. A server that is no longer
+//! named is *draining* while requests are in flight there, and is then forgotten.
 
 mod choose;
 mod health;
@@ -24,40 +24,43 @@ use crate::settings::Policy;
 use crate::target::ServerUrl;
 use crate::upstream::Upstream;
 
-/// All servers known. Its lock is held for moments only.
+/// All known servers. The lock is held only briefly.
 #[derive(Debug)]
 pub struct Servers {
     table: Mutex<Table>,
 }
 
 impl Servers {
-    /// Begins without any. Where there is but one decode server, as beside a sidecar, it is asked whatever it did before.
+    /// Creates an empty set. With `only_decode`, the only decode server is used whatever failures it has had, as in a
+    /// sidecar.
     #[must_use]
     pub fn new(only_decode: bool) -> Self {
         Self { table: Mutex::new(Table::new(only_decode)) }
     }
 
-    /// Names all servers of a role that this origin knows; those that it named before and does not name now are not its any more.
+    /// Sets the servers of a role that an origin names. Servers that it named before and does not name now lose this
+    /// origin.
     pub fn set(&self, origin: Origin, role: Role, urls: &[ServerUrl]) {
         self.lock().set(origin, role, urls);
     }
 
-    /// Takes the server that a request names, unless requests to it have failed lately.
+    /// Claims the server that a request names, unless recent requests to it have failed.
     pub(crate) fn claim(self: &Arc<Self>, role: Role, url: &ServerUrl, tokens: u64, now: Instant) -> Option<Claim> {
         let taken = self.lock().claim(role, url, tokens, now);
         taken.then(|| self.taken(role, url.clone(), tokens))
     }
 
-    /// Takes the server that a request names and has asked before, also where it has failed.
+    /// Claims the server that a request names and has used before, even if it has failed.
     pub(crate) fn claim_again(self: &Arc<Self>, role: Role, url: &ServerUrl, tokens: u64, now: Instant) -> Claim {
         self.lock().named(role, url).take(tokens, now);
         self.taken(role, url.clone(), tokens)
     }
 
-    /// Takes one of the servers of a role, by this policy.
+    /// Chooses a server of a role by the policy and claims it.
     ///
-    /// Servers that are down or have failed lately are left out. Where all decode servers are, one of them is taken all the same:
-    /// an error in place of an answer helps nobody. Prefill servers are then left alone, since decode servers can do without.
+    /// Servers that are down or have failed recently are left out. If all decode servers are, one of them is chosen
+    /// nevertheless, since it may still answer. Prefill servers are not chosen then, since decode servers can do
+    /// without them.
     pub(crate) fn choose(
         self: &Arc<Self>,
         role: Role,
@@ -73,12 +76,12 @@ impl Servers {
         Claim { servers: self.clone(), role, url, tokens, prefill: None, judged: AtomicBool::new(false) }
     }
 
-    /// Whether any server of a role is known.
+    /// Returns whether any server of a role is known.
     pub(crate) fn any(&self, role: Role) -> bool {
         self.lock().known(role).next().is_some()
     }
 
-    /// The servers of both roles that somebody but requests names.
+    /// Returns the servers of both roles that the command line or a discovery names.
     pub(crate) fn named(&self) -> Vec<(Role, ServerUrl)> {
         let table = self.lock();
         [Role::Prefill, Role::Decode]
@@ -87,34 +90,35 @@ impl Servers {
             .collect()
     }
 
-    /// Takes what a probe has found; whether that is news.
+    /// Records the result of a probe. Returns whether it changes the server's state.
     pub(crate) fn probed(&self, role: Role, url: &ServerUrl, healthy: bool) -> bool {
         self.lock().probed(role, url, healthy)
     }
 
-    /// Takes how a request to a server ended, and tells the log what changes by that.
+    /// Records the outcome of a request, and logs a change of the server's state.
     fn judge(&self, role: Role, url: &ServerUrl, failed: Option<FailureKind>, now: Instant) {
-        let news = self.lock().judged(role, url, failed.is_some(), now);
-        told(role, url, news, || {
+        let change = self.lock().judged(role, url, failed.is_some(), now);
+        log_change(role, url, change, || {
             let why = failed.map_or("", FailureKind::name);
             format!("several requests in a row have failed, the last one as {why}")
         });
     }
 
-    /// All servers as they are now, prefill servers first.
+    /// Returns the current status of all servers, prefill servers first.
     #[must_use]
     pub fn snapshot(&self) -> Vec<ServerStatus> {
         self.lock().snapshot(Instant::now())
     }
 
-    /// A table whose holder has panicked is as good as before: every change of it is whole.
+    /// Locks the table. A panic of an earlier holder is ignored: every change is made whole, so the table is
+    /// consistent.
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Tells the log that a server is left alone from now on, or is asked again.
-fn told(role: Role, server: &ServerUrl, well: Option<bool>, why: impl FnOnce() -> String) {
+/// Logs that a server is left alone from now on, or is used again.
+fn log_change(role: Role, server: &ServerUrl, well: Option<bool>, why: impl FnOnce() -> String) {
     match well {
         Some(true) => {
             tracing::warn!(%server, role = role.name(), "a server is back: it answers again");
@@ -126,50 +130,49 @@ fn told(role: Role, server: &ServerUrl, well: Option<bool>, why: impl FnOnce() -
     }
 }
 
-/// A request's place among what a server has to do. It ends when this is dropped.
+/// A request's share of a server's load. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
     servers: Arc<Servers>,
     role: Role,
     url: ServerUrl,
     tokens: u64,
-    /// Used by decode legs only: the prefill server whose caches are fetched.
+    /// Used by decode legs only: the prefill server whose blocks are fetched.
     prefill: Option<ServerUrl>,
     judged: AtomicBool,
 }
 
 impl Claim {
-    /// Says from which prefill server a decode server fetches.
+    /// Sets the prefill server from which a decode server fetches.
     pub(crate) fn fetching_from(mut self, prefill: Option<&ServerUrl>) -> Self {
         self.prefill = prefill.cloned();
         self
     }
 
-    /// Where the server is.
     pub(crate) const fn url(&self) -> &ServerUrl {
         &self.url
     }
 
-    /// Says that the server's answer has begun as it should; whether it also ends so may take minutes to know.
+    /// Records that the server's answer has begun well. Whether it also ends well may take minutes to know.
     pub(crate) fn answered(&self) {
         if !self.judged.load(Ordering::Relaxed) {
-            let news = self.servers.lock().answered(self.role, &self.url);
-            told(self.role, &self.url, news, String::new);
+            let change = self.servers.lock().answered(self.role, &self.url);
+            log_change(self.role, &self.url, change, String::new);
         }
     }
 
-    /// Says that the server has answered as it should. Only the first judgement counts.
+    /// Records that the server has answered well. Only the first judgement counts.
     pub(crate) fn succeeded(&self, now: Instant) {
         self.judge(None, now);
     }
 
-    /// Says that the server has failed. Only the first judgement counts.
+    /// Records that the server has failed. Only the first judgement counts.
     pub(crate) fn failed(&self, kind: FailureKind, now: Instant) {
         self.judge(Some(kind), now);
     }
 
-    /// Leaves the judgement to a probe, if this is so often in a row: the server was silent for long, which a request that is costly
-    /// brings about, too.
+    /// Records that the request ended because the server was silent for too long. After several in a row a probe judges
+    /// the server, since a costly request also makes a healthy server silent.
     pub(crate) fn leave_to(&self, upstream: Upstream) {
         let (servers, role, url) = (self.servers.clone(), self.role, self.url.clone());
         if self.judged.swap(true, Ordering::Relaxed) || !servers.lock().silent(role, &url) {
@@ -177,13 +180,13 @@ impl Claim {
         }
         tokio::spawn(async move {
             if let Some(Err(why)) = ask(&upstream, role, &url).await {
-                let news = servers.lock().dead(role, &url, Instant::now());
-                told(role, &url, news, || format!("it is silent, and {why}"));
+                let change = servers.lock().dead(role, &url, Instant::now());
+                log_change(role, &url, change, || format!("it is silent, and {why}"));
             }
         });
     }
 
-    /// The decode server, and the prefill server whose caches it fetches: they may not fit each other.
+    /// Returns the decode server and the prefill server from which it fetches, if there is one.
     pub(crate) fn pair(&self) -> Option<Pair> {
         Some(Pair { servers: self.servers.clone(), prefill: self.prefill.clone()?, decode: self.url.clone() })
     }
@@ -198,7 +201,7 @@ impl Claim {
     }
 }
 
-/// A prefill server, and a decode server that fetches from it.
+/// A prefill server and a decode server that fetches from it.
 #[derive(Debug)]
 pub(crate) struct Pair {
     servers: Arc<Servers>,
@@ -207,7 +210,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// Says that the decode server failed with what it fetched, and answered without.
+    /// Records that the decode server failed with the blocks it fetched and answered without them.
     pub(crate) fn misfits(&self, now: Instant) {
         let Self { servers, prefill, decode } = self;
         if servers.lock().pair_misfits(prefill, decode, now) == Some(false) {

@@ -1,4 +1,4 @@
-//! What an operator decides: the settings of a sidecar or proxy, checked, whatever they were read from.
+//! The checked settings of a sidecar or proxy, independent of where they were read from.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,47 +9,47 @@ use crate::strict;
 use crate::target::{AllowList, ServerUrl};
 use crate::telemetry::Otlp;
 
-/// Everything that one running sidecar or proxy goes by.
+/// The settings of one sidecar or proxy.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How servers are chosen, and what is particular to that.
+    /// The choice of servers, with its own settings.
     pub mode: Mode,
-    /// How the KV cache travels from the prefill to the decode server.
+    /// The way in which the KV cache gets from the prefill to the decode server.
     pub connector: KvConnector,
-    /// Where clients connect. In [`Mode::Sidecar`] with data parallelism the next `ranks - 1` ports are taken too.
+    /// The address for clients. In [`Mode::Sidecar`] with data parallelism, the next `ranks - 1` ports are used, too.
     pub listen: SocketAddr,
-    /// Where the admin address is; `None` is none.
+    /// The admin address; `None` disables it.
     pub admin: Option<SocketAddr>,
-    /// The certificates that clients are shown; `None` is plain HTTP.
+    /// The certificate for clients; `None` serves plain HTTP.
     pub serving_tls: Option<ServingTls>,
-    /// How servers' certificates are checked.
+    /// The check of servers' certificates.
     pub upstream_tls: UpstreamTls,
-    /// What bounds time and memory.
+    /// Limits for time and memory.
     pub limits: Limits,
-    /// What happens when a prefill server fails.
+    /// The behaviour after a failed prefill.
     pub prefill_failure: PrefillFailure,
-    /// How often a prefill that the server failed with 502, 503 or 504 is asked for again.
+    /// The number of retries of a prefill that failed with status 502, 503 or 504.
     pub prefill_retries: u32,
-    /// The wait before each of these.
+    /// The pause before each retry.
     pub prefill_backoff: Duration,
-    /// The tokens of one leg of a chunked decode; `None` is not chunked.
+    /// The number of tokens of one leg of a chunked decode; `None` disables chunking.
     pub decode_chunk: Option<u32>,
     /// The port of SGLang's bootstrap servers.
     pub bootstrap_port: u16,
-    /// Clients may send transfer parameters of their own.
+    /// Accept transfer parameters from clients.
     pub trust_client_params: bool,
-    /// The certificates of a Transload cluster, with which blocks that prefill servers hold for clients that have left are
-    /// given up at once.
+    /// The certificates of a Transload cluster. With them, blocks held by prefill servers for clients that have left
+    /// are released at once.
     #[cfg(feature = "tickets")]
     pub certs: Option<PathBuf>,
-    /// How long streams in flight may take to end after SIGTERM.
+    /// The time that requests in flight get to end after SIGTERM.
     pub drain: Duration,
-    /// Where spans are exported to; `None` is nowhere.
+    /// The export of spans; `None` disables it.
     pub otlp: Option<Otlp>,
 }
 
 impl Settings {
-    /// The defaults: plain HTTP on both sides and no admin address.
+    /// Creates the default settings: plain HTTP on both sides, no admin address.
     #[must_use]
     pub fn new(mode: Mode, listen: SocketAddr) -> Self {
         Self {
@@ -74,36 +74,36 @@ impl Settings {
     }
 }
 
-/// How servers are chosen.
+/// The way in which servers are chosen.
 #[derive(Debug, Clone)]
 pub enum Mode {
-    /// Beside a decode server; requests name their prefill server.
+    /// In front of one decode server; requests name their prefill server.
     Sidecar(Beside),
-    /// Before any number of servers of both roles.
+    /// In front of any number of servers of both roles, among which the proxy chooses.
     Proxy(Choosing),
 }
 
-/// What is particular to a sidecar.
+/// The settings of a sidecar.
 #[derive(Debug, Clone)]
 pub struct Beside {
     /// The decode server of data-parallel rank 0; rank `r` listens `r` ports higher.
     pub decode: ServerUrl,
-    /// Data-parallel ranks, 1 or more.
+    /// The number of data-parallel ranks, at least 1.
     pub ranks: u16,
-    /// The address by which `x-data-parallel-host-port` names this host: `POD_IP` in Kubernetes.
+    /// The host by which `x-data-parallel-host-port` names this host: `POD_IP` in Kubernetes.
     pub pod_ip: Option<String>,
-    /// Prefill servers are spoken to over TLS.
+    /// Use TLS for prefill servers.
     pub prefill_tls: bool,
-    /// A prefill server of the header's list is drawn at random; otherwise the first one is taken.
+    /// Choose at random among the prefill servers in the header; otherwise the first one is used.
     pub sample: bool,
-    /// Which prefill servers may be named; `None` is all but link-local and metadata addresses.
+    /// The prefill servers that requests may name; `None` allows all but link-local and metadata addresses.
     pub allow: Option<AllowList>,
-    /// The addresses in a prefill server's parameters have to be its own, or allowed.
+    /// Require that the addresses in a prefill server's parameters are its own, or on the list.
     pub verify_remote_host: bool,
 }
 
 impl Beside {
-    /// Beside one decode server without data parallelism.
+    /// Creates the default settings for one decode server without data parallelism.
     #[must_use]
     pub const fn new(decode: ServerUrl) -> Self {
         Self {
@@ -117,7 +117,7 @@ impl Beside {
         }
     }
 
-    /// The decode server of a data-parallel rank.
+    /// Returns the decode server of a data-parallel rank.
     #[must_use]
     pub fn decode_of(&self, rank: u16) -> ServerUrl {
         let mut url = self.decode.clone();
@@ -126,24 +126,24 @@ impl Beside {
     }
 }
 
-/// What is particular to a proxy.
+/// The settings of a proxy.
 #[derive(Debug, Clone)]
 pub struct Choosing {
-    /// Prefill servers that are always known.
+    /// Prefill servers that are configured.
     pub prefill: Vec<ServerUrl>,
-    /// Decode servers that are always known.
+    /// Decode servers that are configured.
     pub decode: Vec<ServerUrl>,
-    /// Where further servers are looked for.
+    /// The source of further servers.
     pub discover: Option<Source>,
-    /// How a server is chosen among several.
+    /// The policy for choosing among several servers.
     pub policy: Policy,
-    /// Prompts of fewer tokens than this go to a decode server only.
+    /// The shortest prompt, in tokens, that uses a prefill server.
     pub min_prompt: u64,
-    /// What `Authorization: Bearer` is set to where the client sends none. Never printed.
+    /// The key for `Authorization: Bearer` if the client sends none. It is never printed.
     pub api_key: Option<Secret>,
 }
 
-/// A text that is never printed.
+/// A text that its `Debug` output hides.
 #[derive(Clone)]
 pub struct Secret(pub String);
 
@@ -153,32 +153,32 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// How a server is chosen among several of its role.
+/// The policy for choosing among several servers of a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// One after the other.
+    /// Takes the servers in turn.
     #[default]
     RoundRobin,
-    /// The one with the fewest tokens in flight.
+    /// Takes the server with the fewest tokens in flight.
     LeastLoaded,
-    /// The one that a hash of the prompt's beginning falls to, unless it is much busier than others.
+    /// Takes the server that a hash of the prompt's beginning selects, unless it is much busier than others.
     Prefix,
 }
 
-/// How the KV cache travels.
+/// The way in which the KV cache is transferred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KvConnector {
-    /// The prefill server answers with parameters, which the decode server is handed.
+    /// The prefill server answers with parameters, which are passed to the decode server.
     #[default]
     NixlV2,
-    /// Through storage that both servers use.
+    /// Both servers use the same storage.
     SharedStorage,
-    /// Both servers are asked at once and meet at the prefill server's bootstrap port.
+    /// Both servers get the request at once and meet at the prefill server's bootstrap port.
     Sglang,
 }
 
 impl KvConnector {
-    /// Its name on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -189,7 +189,7 @@ impl KvConnector {
     }
 }
 
-/// What happens when a prefill server fails.
+/// The behaviour after a failed prefill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PrefillFailure {
     /// The decode server computes the prompt itself.
@@ -199,49 +199,49 @@ pub enum PrefillFailure {
     Error,
 }
 
-/// The certificates that clients are shown, and those that they have to show.
+/// The server certificate for clients, and the check of client certificates.
 #[derive(Debug, Clone, Default)]
 pub struct ServingTls {
-    /// A folder with `tls.crt` and `tls.key`, read again when they change; `None` is a self-signed certificate.
+    /// A folder with `tls.crt` and `tls.key`, which are reread when they change; `None` uses a self-signed certificate.
     pub folder: Option<PathBuf>,
-    /// Clients have to show a certificate of an authority in this PEM file.
+    /// Authorities in PEM, one of which has to sign each client's certificate; `None` requires no client certificate.
     pub client_ca: Option<PathBuf>,
 }
 
-/// How servers' certificates are checked, and what they are shown.
+/// The check of servers' certificates, and our own client certificate.
 #[derive(Debug, Clone, Default)]
 pub struct UpstreamTls {
-    /// Prefill servers' certificates are not checked.
+    /// Do not check the certificates of prefill servers.
     pub skip_verify_prefill: bool,
-    /// Decode servers' certificates are not checked.
+    /// Do not check the certificates of decode servers.
     pub skip_verify_decode: bool,
-    /// Authorities that sign servers' certificates, in PEM; `None` is those of the operating system.
+    /// The authorities that sign servers' certificates, in PEM; `None` uses those of the operating system.
     pub ca: Option<PathBuf>,
-    /// The certificate chain and key shown to servers, in PEM.
+    /// The client certificate's chain and key, in PEM.
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
-/// What bounds time and memory.
+/// Limits for time and memory.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// The time of a whole prefill leg, to its last byte.
+    /// The time limit for a prefill leg, to its last byte.
     pub prefill_timeout: Duration,
-    /// The time to connect to a server.
+    /// The time limit for a connection to a server.
     pub connect_timeout: Duration,
-    /// The time that a request's head may take.
+    /// The time limit for a request's head.
     pub head: Duration,
-    /// The time for which a client may send nothing of a body that is read whole.
+    /// The longest silence of a client while its body is being buffered.
     pub silence: Duration,
-    /// The bytes of a body that is read whole, of a request or of a prefill server's answer.
+    /// The most bytes of a buffered body, of a request or of a prefill server's answer.
     pub body: u64,
-    /// The bytes of all bodies that are read whole at a time, of requests and of prefill servers' answers. A request's copies for
-    /// servers come to it, and are as long.
+    /// The most bytes of all buffered bodies together, of requests and of prefill servers' answers. The copies of a
+    /// request for its servers come on top, and are as long.
     pub body_memory: u64,
-    /// Clients' connections at a time; `None` is a third of the files that the process may have, 65,536 at most.
+    /// The most client connections; `None` is a third of the process's file descriptors, at most 65,536.
     pub connections: Option<usize>,
-    /// Requests of one client address at a time; `None` is any number.
+    /// The most concurrent requests of one client address; `None` is unlimited.
     pub requests_per_client: Option<u32>,
-    /// Idle connections kept for each server.
+    /// The most idle connections that are kept open to each server.
     pub idle_connections: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What is asked of the system for each TCP connection.
+//! Settings of TCP connections, and questions to the system about them.
 
 use std::io;
 use std::net::{IpAddr, UdpSocket};
@@ -10,20 +10,20 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// How long nothing may be heard of a peer, and how often and how many times it is then asked for a sign of life.
+/// TCP keepalive: the silence before the first probe, the time between probes, and their number.
 const SILENCE: Duration = Duration::from_secs(30);
 const INTERVAL: Duration = Duration::from_secs(10);
 const TRIES: u32 = 3;
 
-/// Has a connection send pieces as they come, and break within a minute after its peer's machine has vanished without a word:
-/// a stream may rightly be silent for long.
+/// Makes a connection send small pieces at once, and break within a minute after its peer's machine has disappeared.
+/// Streams may be silent for long, so a time limit on data would not do.
 pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new().with_time(SILENCE).with_interval(INTERVAL).with_retries(TRIES);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
-/// How many files this process may have open, after it has asked for as many as it may ask for.
+/// Raises the limit of open files to its maximum and returns it.
 pub(crate) fn files() -> u64 {
     let limits = getrlimit(Resource::Nofile);
     let most = Rlimit { current: limits.maximum, ..limits };
@@ -31,17 +31,17 @@ pub(crate) fn files() -> u64 {
     granted.unwrap_or(u64::MAX)
 }
 
-/// Whether something failed because this process, or its machine, has no file left.
+/// Returns whether an error means that this process, or its machine, has no file descriptor left.
 pub(crate) fn no_file_left(error: &io::Error) -> bool {
     let code = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(code, Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// Where a server was reached.
+/// The address at which a server was reached.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer {
     pub(crate) address: IpAddr,
-    /// It is this host: both ends of the connection have one address.
+    /// The server runs on this host: both ends of the connection have the same address.
     pub(crate) is_this_host: bool,
 }
 
@@ -53,20 +53,20 @@ impl Peer {
     }
 }
 
-/// Whether this host has an address.
+/// Returns whether an address belongs to this host.
 pub(crate) fn is_local(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// A connection that can be made to end with a fault.
+/// A connection that can be closed with a reset.
 pub(crate) trait Reset {
-    /// Has the peer see a fault, and not an end, where the connection is closed from now on.
+    /// Makes a later close look like a fault to the peer, not like the end of the data.
     fn reset(&self);
 }
 
 impl Reset for TcpStream {
     fn reset(&self) {
-        // Where that is not to be had it ends as others do.
+        // If this fails, the connection ends in the ordinary way.
         let _ = SockRef::from(self).set_linger(Some(Duration::ZERO));
     }
 }

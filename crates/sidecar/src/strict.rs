@@ -1,8 +1,8 @@
-//! A strict reading of each client connection, in front of hyper's parser, which is lenient.
+//! A strict check of each client connection in front of hyper's parser, which is lenient.
 //!
-//! Whatever hyper reads has passed [`Requests`] first: two parsers that could disagree about where a request ends never
-//! see the same odd bytes, so that a request cannot hide in another one's body. A head of 500 bytes takes about 0.4 us, one
-//! and a half times what hyper's parser takes for it.
+//! All bytes that hyper reads have passed [`Requests`] first. So two parsers that disagree about the end of a request
+//! never see such bytes, and a request cannot hide in another one's body. Checking a head of 500 bytes takes about 0.4
+//! us, one and a half times as long as hyper's own parser.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -31,27 +31,27 @@ pub(crate) use refusal::Refusal;
 use requests::{Next, Requests};
 pub(crate) use stream::{Stream, UnderWay, Upgrade, Verdict, Verdicts};
 
-/// The bytes of a whole head.
+/// The most bytes of a head.
 pub(crate) const MAX_HEAD: usize = 128 << 10;
-/// The bytes of a request line: method, target and version.
+/// The most bytes of a request line: method, target and version.
 pub(crate) const MAX_REQUEST_LINE: usize = 32 << 10;
-/// The header lines of a head.
+/// The most header lines of a head.
 pub(crate) const MAX_HEADERS: usize = 256;
-/// The bytes of a header's name. The type that hyper keeps names in has a bound of its own, far above this one.
+/// The most bytes of a header's name. hyper's own limit is far above this one.
 pub(crate) const MAX_NAME: usize = 256;
-/// The bytes of one line before a chunk.
+/// The most bytes of the line before a chunk.
 pub(crate) const MAX_CHUNK_LINE: usize = 256;
-/// The bytes of all chunk extensions of a body, and of all its trailers, each. Hyper gives up at twice as much.
+/// The most bytes of all chunk extensions of a body, and of all its trailers. hyper gives up at twice as much.
 pub(crate) const MAX_CHUNK_EXTRAS: usize = 8 << 10;
-/// The trailer lines of a body.
+/// The most trailer lines of a body.
 pub(crate) const MAX_TRAILERS: usize = 64;
-/// How long a head may take from its first byte, and the first one of a connection from its acceptance, where nobody says otherwise.
+/// The default time limit for a head, from its first byte; for the first head of a connection, from its acceptance.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a connection may wait between two requests.
+/// The longest pause between two requests of a connection.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Returns the settings of a server that reads a [`Stream`]: its limits let pass what the stream lets pass, and it
-/// closes a connection that is idle for [`IDLE_TIMEOUT`].
+/// Returns hyper's settings for a [`Stream`]: their limits admit everything that the stream admits, and a connection
+/// that is idle for [`IDLE_TIMEOUT`] is closed.
 #[must_use]
 pub(crate) fn http1() -> hyper::server::conn::http1::Builder {
     let mut http1 = hyper::server::conn::http1::Builder::new();

@@ -1,4 +1,4 @@
-//! Where a server listens: read once into a host and a port, which is what is both compared and dialled.
+//! The address of a server, read once into a host and a port. The same value is compared with allow-lists and dialled.
 
 mod allow;
 #[cfg(any(test, feature = "fuzz"))]
@@ -14,7 +14,7 @@ use thiserror::Error;
 pub use allow::{AllowList, AllowListError};
 pub(crate) use allow::{allowed, may_dial};
 
-/// Where a server listens: the one thing that is compared with allow-lists and dialled.
+/// The host and port of a server. The same value is compared with allow-lists and dialled.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Target {
     /// The host.
@@ -23,18 +23,19 @@ pub struct Target {
     pub port: u16,
 }
 
-/// A host, as it may be written in a target.
+/// The host of a target.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Host {
-    /// A name of small letters, digits, `-` and `_` in labels of 1 to 63, 253 in all, without a dot at its end.
+    /// A DNS name in lower case: letters, digits, `-` and `_`, labels of 1 to 63 bytes, 253 bytes in all, without a
+    /// trailing dot.
     Name(Box<str>),
-    /// An address in dotted decimal, or one that was written as an IPv6 address that stands for it (`::ffff:1.2.3.4`).
+    /// An IPv4 address in dotted decimal, or one that was written as an IPv4-mapped IPv6 address (`::ffff:1.2.3.4`).
     V4(Ipv4Addr),
-    /// An address, in brackets.
+    /// An IPv6 address, written in brackets.
     V6(Ipv6Addr),
 }
 
-/// Why a text is no target.
+/// A reason why a text is not a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TargetError {
@@ -50,7 +51,7 @@ pub enum TargetError {
 }
 
 impl Target {
-    /// Reads `HOST:PORT`. Nothing else is taken: no scheme, user, path, query, escape or white space.
+    /// Parses `HOST:PORT`. A scheme, user, path, query, escape or white space is an error.
     ///
     /// # Errors
     /// [`TargetError`].
@@ -60,7 +61,7 @@ impl Target {
     }
 }
 
-/// Cuts what follows the last colon off, unless that stands within an address in brackets.
+/// Splits the port off at the last colon, unless that colon is part of an address in brackets.
 fn split_port(text: &str) -> (&str, Option<&str>) {
     match text.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
@@ -91,7 +92,7 @@ impl Host {
         text.parse().ok().map(IpAddr::V4)
     }
 
-    /// Reads a host as servers name their own: an IPv6 address may be without brackets.
+    /// Parses a host as servers write their own: an IPv6 address needs no brackets.
     pub(crate) fn read(text: &str) -> Option<Self> {
         match text.parse::<Ipv6Addr>() {
             Ok(address) => Some(address.to_canonical().into()),
@@ -99,12 +100,12 @@ impl Host {
         }
     }
 
-    /// Tells whether a text is an address or a name, as [`Target::parse`] takes them.
+    /// Returns whether a text is an address or a name that [`Target::parse`] accepts.
     pub(crate) fn is_well_formed(text: &str) -> bool {
         Self::is_name(text) || Self::parse_address(text).is_some()
     }
 
-    /// Tells whether a text is a name that no resolver reads as an address.
+    /// Returns whether a text is a name that no resolver reads as an address.
     pub(crate) fn is_name(text: &str) -> bool {
         let label = |label: &str| {
             (1..=63).contains(&label.len())
@@ -112,8 +113,8 @@ impl Host {
                 && !label.ends_with('-')
                 && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
         };
-        // Resolvers read a name whose last label is a number, in decimal, octal or hexadecimal, as an IPv4 address of an
-        // odd spelling.
+        // Resolvers read a name whose last label is a number, in decimal, octal or hexadecimal, as an unusually spelt
+        // IPv4 address.
         let last = text.rsplit('.').next().unwrap_or_default();
         let hex = last.strip_prefix("0x").or(last.strip_prefix("0X"));
         let number = last.bytes().all(|byte| byte.is_ascii_digit())
@@ -121,7 +122,7 @@ impl Host {
         text.len() <= 253 && !number && text.split('.').all(label)
     }
 
-    /// The address, where it is one.
+    /// Returns the address, or `None` for a name.
     #[must_use]
     pub fn address(&self) -> Option<IpAddr> {
         match self {
@@ -157,29 +158,30 @@ impl fmt::Display for Target {
     }
 }
 
-/// How a server is spoken to, and where: `http://HOST:PORT` or `https://HOST:PORT`.
+/// The URL of a server: `http://HOST:PORT` or `https://HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ServerUrl {
-    /// Whether the connection is TLS.
+    /// True if the connection uses TLS.
     pub tls: bool,
-    /// Where it listens.
+    /// The host and port.
     pub target: Target,
 }
 
-/// Why a text is no server's URL.
+/// A reason why a text is not a server's URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ServerUrlError {
-    /// It has another scheme, or none.
+    /// The text has no scheme, or another one.
     #[error("it does not begin with http:// or https://")]
     Scheme,
-    /// What follows is not a host and port.
+    /// The text after the scheme is not a host and port.
     #[error("after its scheme, {0}")]
     Target(#[from] TargetError),
 }
 
 impl ServerUrl {
-    /// Reads `http://HOST[:PORT]` or `https://HOST[:PORT]`, with or without a `/` behind it. Without a port it is 80 or 443.
+    /// Parses `http://HOST[:PORT]` or `https://HOST[:PORT]`, with an optional `/` at its end. The default port is 80 or
+    /// 443.
     ///
     /// # Errors
     /// [`ServerUrlError`].
@@ -204,13 +206,13 @@ impl fmt::Display for ServerUrl {
     }
 }
 
-/// Reads the values of a header that names prefill servers, line by line: one line may be a list with commas, of several
-/// lines each is one server. `draw` chooses among so many servers; the first is number 0.
+/// Reads the lines of a header that names prefill servers. A single line may be a comma-separated list; each of several
+/// lines is one server. `draw` gets the number of servers and returns the index of the one to use.
 ///
-/// Nothing is named where there is no line, or where a blank is drawn.
+/// Returns `None` if there are no lines, or if the drawn entry is blank.
 ///
 /// # Errors
-/// [`TargetError`], of the server that was drawn.
+/// [`TargetError`] about the drawn entry.
 pub(crate) fn named<'a>(
     lines: impl Iterator<Item = &'a [u8]>,
     draw: impl FnOnce(usize) -> usize,

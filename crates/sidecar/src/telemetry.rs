@@ -1,7 +1,8 @@
-//! Traces: what a request did and when, as OpenTelemetry spans named as llm-d's sidecar names them, exported by OTLP.
+//! Traces of requests as OpenTelemetry spans, named as llm-d's sidecar names them and exported by OTLP.
 //!
-//! Without [`Otlp`] in the settings there are no spans and clients' headers pass as they came. With it each request of a P/D
-//! route has a span of its own, child of the client's, and servers are told of its legs' spans:
+//! Without [`Otlp`] in the settings there are no spans, and clients' trace headers are forwarded unchanged. With it,
+//! each request of a P/D route has a span of its own, a child of the client's span, and each server gets the span of
+//! its leg:
 //!
 //! ```text
 //! the client's span
@@ -11,7 +12,7 @@
 //!         └── llm_d.pd_proxy.chunked_decode      where a decode is divided
 //! ```
 //!
-//! Nothing in a span is a client's text, but for prefill targets, which have been read as a host and a port.
+//! No span contains text of a client except prefill targets, which were parsed into a host and a port.
 
 mod context;
 mod environment;
@@ -27,14 +28,14 @@ use tokio::runtime::Handle;
 pub use self::environment::Otlp;
 pub(crate) use self::trace::Trace;
 
-/// The name by which llm-d's sidecar says what makes its spans.
+/// The instrumentation scope, named as in llm-d's sidecar.
 const SCOPE: &str = "llm-d-inference-scheduler";
 
-/// How long the export of the last spans may take, when a process ends.
+/// The longest time for the export of the last spans when a process ends.
 const FLUSH: Duration = Duration::from_secs(5);
 
-/// The spans of a process, on their way to a collector: in a queue of bounded length, past whose end they are dropped, and then
-/// in batches from a thread of their own. Requests never wait for it.
+/// The span exporter of a process. Spans wait in a bounded queue, which drops them when it is full, and a thread of its
+/// own exports them in batches. Requests never wait for it.
 pub(crate) struct Telemetry {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
@@ -42,8 +43,8 @@ pub(crate) struct Telemetry {
 }
 
 impl Telemetry {
-    /// Begins to export spans; `None` where that cannot be, which the log tells and no request suffers from. It has to be called
-    /// on a runtime.
+    /// Starts to export spans. If that fails, logs the error and returns `None`; requests are served without traces.
+    /// Must be called on a runtime.
     pub(crate) fn start(otlp: &Otlp) -> Option<Self> {
         let collector = otlp.collector();
         let exporter =
@@ -58,7 +59,7 @@ impl Telemetry {
         Some(Self { tracer: provider.tracer(SCOPE), provider, runtime: Handle::current() })
     }
 
-    /// Exports what there is, for as long as [`FLUSH`], and ends.
+    /// Exports the remaining spans, for at most [`FLUSH`], and shuts the exporter down.
     pub(crate) async fn flush(&self) {
         let provider = self.provider.clone();
         let ended = self.runtime.spawn_blocking(move || provider.shutdown_with_timeout(FLUSH));
@@ -70,7 +71,7 @@ impl Telemetry {
 
 impl Drop for Telemetry {
     fn drop(&mut self) {
-        // Ending waits for the export of the last spans, which no task of the runtime may do.
+        // Shutting down blocks until the last spans are exported, which no task of the runtime may do.
         let provider = self.provider.clone();
         self.runtime.spawn_blocking(move || provider.shutdown_with_timeout(FLUSH));
     }

@@ -1,6 +1,6 @@
-//! TLS of both sides: the certificates that clients are shown, and how those of servers are checked.
+//! TLS for clients and for servers.
 //!
-//! All of it is read from files that are read again when they change, so that certificates are renewed without a restart.
+//! All certificates are read from files that are reread when they change, so they can be renewed without a restart.
 
 mod pem;
 mod renewed;
@@ -20,7 +20,7 @@ use thiserror::Error;
 pub(crate) use serving::Serving;
 pub(crate) use upstream::Upstream;
 
-/// Why certificates cannot be used.
+/// A reason why certificates cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -29,47 +29,47 @@ pub enum TlsError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file does not hold what it should.
+    /// A file lacks what it should contain.
     #[error("{} holds no {what} in PEM", path.display())]
     Pem {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// The missing content.
         what: &'static str,
     },
-    /// A certificate cannot be used, or not with this key.
+    /// A certificate cannot be used, or does not match its key.
     #[error("the certificate in {} cannot be used with the key in {}: {source}", certificates.display(), key.display())]
     Pair {
-        /// The file of the certificate.
+        /// The file with the certificate.
         certificates: PathBuf,
-        /// The file of the key.
+        /// The file with the key.
         key: PathBuf,
-        /// Why.
+        /// The reason.
         source: rustls::Error,
     },
-    /// A certificate cannot be that of an authority.
+    /// A certificate cannot be used as an authority.
     #[error("the certificates in {} cannot be those of authorities: {reason}", path.display())]
     Authorities {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// No certificate could be made.
+    /// A self-signed certificate could not be created.
     #[error("cannot make a certificate: {0}")]
     SelfSigned(#[from] rcgen::Error),
-    /// The library does not take the settings.
+    /// The TLS library rejects the settings.
     #[error("TLS cannot be set up: {0}")]
     Settings(#[from] rustls::Error),
 }
 
-/// The only protocol that is spoken over TLS, in either direction.
+/// The only protocol offered over TLS, in either direction.
 const ALPN: &[u8] = b"http/1.1";
 
-/// TLS 1.3 and 1.2: nothing older.
+/// The accepted versions: TLS 1.3 and 1.2.
 const VERSIONS: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
 
 fn provider() -> Arc<CryptoProvider> {

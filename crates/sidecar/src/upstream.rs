@@ -1,7 +1,7 @@
-//! Connections to servers: kept for the next request, never opened before there is one.
+//! Connections to servers. A connection is opened for a request and kept open for the next one.
 //!
-//! A request is sent once, or once more where a connection that was kept has ended and nothing is lost by that. Where it fails
-//! the error says whether the server can have seen it, and what happens then is the caller's decision.
+//! A request is sent once. If a kept connection turns out to be closed, a request that may safely be repeated is sent a
+//! second time. An error says whether the server can have seen the request; the caller decides what follows from that.
 
 mod body;
 mod connection;
@@ -41,48 +41,48 @@ pub(crate) struct Upstream {
 struct Inner {
     tls: tls::Upstream,
     connect_timeout: Duration,
-    /// Which of the addresses that a name stands for may be dialled.
+    /// Decides whether an address that a name resolves to may be dialled.
     may_dial: fn(IpAddr) -> bool,
-    /// Places to look up names of each role's servers. A look-up takes a thread until the system has an answer, and names that
-    /// clients give are not to take those of others.
+    /// Limits concurrent DNS look-ups, separately for each role. A look-up occupies a thread until the resolver
+    /// answers, so names that clients choose must not use up the threads for all others.
     look_ups: [Arc<Semaphore>; 2],
 }
 
-/// Names of one role's servers that are looked up at a time.
+/// The number of concurrent look-ups for the servers of one role.
 const LOOK_UPS: usize = 32;
 
-/// Why a request was not answered.
+/// A reason why a request got no answer.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum SendError {
     /// The server was not reached, so it has not seen the request.
     #[error("it cannot be reached: {0}")]
     Unreachable(#[source] io::Error),
-    /// This process has no file left for a connection: that is no server's fault.
-    #[error("no file is left for a connection")]
+    /// This process has no file descriptor left for a connection; no server is at fault.
+    #[error("no file descriptor is left for a connection")]
     NoFiles,
-    /// The server's certificate is not trusted, or it speaks no TLS; it has not seen the request.
+    /// The server's certificate is not trusted, or the server does not speak TLS. It has not seen the request.
     #[error("it cannot be trusted: {0}")]
     Untrusted(#[source] io::Error),
-    /// The connection was not made in time, so the server has not seen the request.
+    /// The connection was not established in time, so the server has not seen the request.
     #[error("it cannot be reached: no connection within {0:?}")]
     ConnectTimeout(Duration),
     /// The connection broke; the server may have seen the request.
     #[error("the connection broke: {0}")]
     Broken(#[source] hyper::Error),
-    /// What came is no answer to the request.
+    /// The answer violates HTTP, or is not an answer to this request.
     #[error("its answer is not valid: {0}")]
     Malformed(&'static str),
     /// The answer did not come in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
-    /// The answer is longer than was asked for.
+    /// The answer exceeds the caller's limit in bytes.
     #[error("the answer is longer than {0} bytes")]
     TooLong(usize),
 }
 
 impl Upstream {
-    /// Prepares connections. Of each server at most `idle` are kept open without a request.
+    /// Creates a sender that keeps at most `idle` connections without a request open to each server.
     #[must_use]
     pub(crate) fn new(
         tls: tls::Upstream,
@@ -95,20 +95,21 @@ impl Upstream {
         Self { inner: Arc::new(inner), pools: Arc::new(Pools::new(idle)) }
     }
 
-    /// Shares everything but connections: those of one runtime are slower, and may end, on another. Each of so many keeps its
-    /// share of them.
+    /// Creates a sender with its own connections and everything else shared, for one of `of` runtimes. Connections of
+    /// one runtime are slower on another one, and may end with their own. Each runtime gets an equal share of the idle
+    /// connections.
     #[must_use]
     pub(crate) fn apart(&self, of: usize) -> Self {
         Self { inner: self.inner.clone(), pools: Arc::new(self.pools.apart(of)) }
     }
 
-    /// Reads certificates again.
+    /// Reloads the certificates.
     pub(crate) fn renew(&self) {
         self.inner.tls.renew();
     }
 
-    /// Sends a request, whose URI has only path and query, and waits for the head of its answer. Dropping the future, or the
-    /// answer before its end, closes the connection.
+    /// Sends a request and waits for the head of its answer. The request's URI has only path and query. Dropping the
+    /// future, or the answer before its end, closes the connection.
     ///
     /// # Errors
     /// [`SendError`].
@@ -122,44 +123,45 @@ impl Upstream {
         sent.map_err(|(error, _)| error)
     }
 
-    /// Does what [`Self::send`] does, and hands a request back of which the server has seen nothing.
+    /// Like [`Self::send`], but returns the request if the server has seen nothing of it.
     ///
     /// # Errors
-    /// [`SendError`], with that request.
+    /// [`SendError`], with the request if it can be sent elsewhere.
     pub(crate) async fn offer(
         &self,
         role: Role,
         url: &ServerUrl,
         mut request: Request<Outgoing>,
     ) -> Result<Response<Answer>, (SendError, Option<Box<Request<Outgoing>>>)> {
-        let place = self.pools.place(role, url);
+        let place = self.pools.of_server(role, url);
         let protocol = request.headers().get(UPGRADE).cloned();
         let answered = |response, connection, place| match validity::fault(&response, protocol.as_ref()) {
             None => Ok(Answer::of(response, connection, place)),
             Some(fault) => Err((SendError::Malformed(fault), None)),
         };
-        // Clients of HTTP/1.0 need not name one.
+        // Requests of HTTP/1.0 may lack the header.
         let hostless = !request.headers().contains_key(HOST);
         if hostless && let Ok(host) = HeaderValue::try_from(url.target.to_string()) {
             request.headers_mut().insert(HOST, host);
         }
         while let Some(mut kept) = place.take() {
-            let again = again(role, &request);
+            let copy = repeatable_copy(role, &request);
             match kept.send(request).await {
                 Ok(response) => return answered(response, kept, place),
-                Err(mut error) => match (error.take_message(), again) {
-                    // The connection was closed meanwhile, and nothing of the request was sent.
+                Err(mut error) => match (error.take_message(), copy) {
+                    // The server had closed the connection before anything of the request was sent.
                     (Some(unsent), _) => request = unsent,
-                    // The server has most likely closed it at the moment in which it was used again.
-                    (None, Some(again)) if !error.error().is_parse() => {
-                        request = again;
+                    // Most likely the server closed the connection at the moment of its reuse.
+                    (None, Some(copy)) if !error.error().is_parse() => {
+                        request = copy;
                         break;
                     }
                     (None, _) => return Err((SendError::Broken(error.into_error()), None)),
                 },
             }
         }
-        // What a handshake needs is not kept in memory for as long as there is the client's connection.
+        // The handshake's future is large: boxed, it is freed at once instead of living as long as the client's
+        // connection.
         let mut connection = match Box::pin(self.connect(role, url)).await {
             Ok(connection) => connection,
             Err(error) => {
@@ -173,7 +175,7 @@ impl Upstream {
         answered(response, connection, place)
     }
 
-    /// Asks a server with `GET`, for at most `limit` bytes.
+    /// Sends a `GET` request and reads an answer of at most `limit` bytes.
     ///
     /// # Errors
     /// [`SendError`].
@@ -189,7 +191,7 @@ impl Upstream {
         got.unwrap_or(Err(SendError::Timeout(within)))
     }
 
-    /// Asks a server for a status with `GET`; what else it says is thrown away.
+    /// Sends a `GET` request and returns its status. The body is discarded.
     ///
     /// # Errors
     /// [`SendError`].
@@ -200,7 +202,7 @@ impl Upstream {
         path: &str,
         within: Duration,
     ) -> Result<StatusCode, SendError> {
-        // What a healthy server says here is a few bytes.
+        // A healthy server answers a health check with a few bytes.
         const MOST: usize = 64 << 10;
         let (status, _) = self.get(url, role, path, MOST, within).await?;
         Ok(status)
@@ -231,7 +233,7 @@ impl Upstream {
         Ok((status, whole.freeze()))
     }
 
-    /// Whether something accepts TCP connections there within this time.
+    /// Returns whether the server accepts TCP connections within this time.
     pub(crate) async fn reaches(&self, url: &ServerUrl, within: Duration) -> bool {
         matches!(tokio::time::timeout(within, self.dial(Role::Decode, url)).await, Ok(Ok(_)))
     }
@@ -281,12 +283,13 @@ impl Upstream {
         };
         let mut wrong = None;
         let addresses: Vec<SocketAddr> = if &**name == "localhost" {
-            // No look-up is in the way (RFC 6761).
+            // `localhost` needs no look-up (RFC 6761).
             vec![(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()]
         } else {
             self.look_up(role, name, port).await?
         };
-        // One that swallows packets must not hide those behind it.
+        // Each address gets a share of the time, so that one that drops packets does not keep the next from being
+        // tried.
         let each = self.inner.connect_timeout / u32::try_from(addresses.len().max(1)).unwrap_or(1);
         for address in addresses {
             if !(self.inner.may_dial)(address.ip()) {
@@ -304,15 +307,16 @@ impl Upstream {
     }
 
     async fn look_up(&self, role: Role, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        let places = self.inner.look_ups[role as usize].clone();
-        let place = places.acquire_owned().await.map_err(io::Error::other)?;
+        let permits = self.inner.look_ups[role as usize].clone();
+        let permit = permits.acquire_owned().await.map_err(io::Error::other)?;
         let name = name.to_owned();
-        // It goes on where nobody waits for it any more, and keeps its place.
+        // A separate task runs the look-up: if the caller gives up, the look-up still occupies its thread and has to
+        // keep its permit.
         let looking_up = tokio::spawn(async move {
-            let _place = place;
+            let _permit = permit;
             match tokio::net::lookup_host((&*name, port)).await {
                 Ok(found) => Ok(found.collect()),
-                // A resolver does not say that it has no file.
+                // A resolver's error does not tell that file descriptors have run out; opening a file does.
                 Err(error) => Err(std::fs::File::open("/dev/null").err().unwrap_or(error)),
             }
         });
@@ -320,10 +324,11 @@ impl Upstream {
     }
 }
 
-/// A copy of a request that a server may get twice: one that only asks, without a body, or a prefill, which costs time only.
-fn again(role: Role, request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
-    let asks = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-    if role != Role::Prefill && !(asks && request.body().is_end_stream()) {
+/// Copies a request that may safely be sent twice: `GET`, `HEAD` or `OPTIONS` without a body, or a prefill, which costs
+/// only time.
+fn repeatable_copy(role: Role, request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
+    let is_safe = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    if role != Role::Prefill && !(is_safe && request.body().is_end_stream()) {
         return None;
     }
     let mut copy = Request::new(request.body().copy()?);

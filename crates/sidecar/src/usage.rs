@@ -1,8 +1,8 @@
-//! Rewrites `cached_tokens` in a decode server's answer: of the prompt's tokens the prefill server knows what was cached,
-//! while to the decode server all of them came from elsewhere.
+//! Rewrites `cached_tokens` in a decode server's answer. Only the prefill server knows how much of the prompt was
+//! cached; to the decode server the whole prompt came from elsewhere.
 //!
-//! Bytes go in as they arrive and come out as soon as they may: server-sent events line by line, a JSON body whole. Only the
-//! number changes; order, number text and white space stay.
+//! Bytes are passed on as soon as possible: server-sent events line by line, a JSON body as a whole. Only the number
+//! changes; the order of keys, the text of numbers and white space stay.
 
 mod encoding;
 
@@ -13,12 +13,12 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG};
 pub(crate) use self::encoding::Decoder;
 use crate::json::Object;
 
-/// How many tokens of the prompt were cached, as the prefill server wrote the number.
+/// The number of cached prompt tokens, in the prefill server's spelling.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CachedTokens(Box<str>);
 
 impl CachedTokens {
-    /// Reads it off a prefill server's answer; 0 where it does not say.
+    /// Reads the number from a prefill server's answer; 0 if the answer has none.
     pub(crate) fn of(answer: &Object) -> Self {
         let number = answer.object("usage").and_then(|usage| {
             let details = usage.object(Form::of(&usage).details())?;
@@ -28,18 +28,18 @@ impl CachedTokens {
         Self(number.unwrap_or_else(|| "0".into()))
     }
 
-    /// The number as it was written.
+    /// Returns the number's text.
     pub(crate) fn text(&self) -> &str {
         &self.0
     }
 
-    /// The number, where it is one that counts tokens.
+    /// Returns the number, or `None` if it is not a count.
     pub(crate) fn count(&self) -> Option<u64> {
         self.0.parse().ok()
     }
 }
 
-/// Removes from headers or trailers what names the bytes of a body that is rewritten.
+/// Removes digests of the body from headers or trailers, since the body is rewritten.
 pub(crate) fn remove_digests(headers: &mut HeaderMap) {
     headers.remove(ETAG);
     for name in ["content-md5", "digest", "repr-digest", "content-digest"] {
@@ -47,7 +47,7 @@ pub(crate) fn remove_digests(headers: &mut HeaderMap) {
     }
 }
 
-/// Which of two APIs counts tokens.
+/// The API whose names for token counts an answer uses.
 #[derive(Clone, Copy)]
 enum Form {
     /// Chat completions and completions: `prompt_tokens`.
@@ -79,24 +79,24 @@ pub(crate) struct Rewriter {
     cached: CachedTokens,
     decoder: Option<Decoder>,
     body: Body,
-    /// The most bytes that are held back.
+    /// The most bytes that are buffered.
     limit: usize,
 }
 
 enum Body {
-    /// Nothing of it has come but white space, or nothing at all.
+    /// The body is empty so far, or only white space.
     Unknown(BytesMut),
-    /// It is JSON, held until it is whole.
+    /// A JSON body, buffered until it is complete.
     Json(BytesMut),
-    /// It is lines; the last one is held until it is whole.
+    /// A body of lines; the last line is buffered until it is complete.
     Lines(BytesMut),
-    /// It is passed as it comes.
+    /// A body that is passed on unchanged.
     Opaque,
 }
 
 impl Rewriter {
-    /// Begins with the answer's headers, from which it takes what the rewritten body makes untrue. At most about `limit` bytes
-    /// are held back; what would be more is passed as it is.
+    /// Creates a rewriter for an answer and removes the headers that the rewritten body would make untrue. At most
+    /// about `limit` bytes are buffered; a longer body is passed on unchanged.
     pub(crate) fn new(cached: CachedTokens, headers: &mut HeaderMap, limit: usize) -> Self {
         let mut body = Body::Unknown(BytesMut::new());
         let decoder = match headers.get(CONTENT_ENCODING).map(Decoder::new) {
@@ -121,7 +121,7 @@ impl Rewriter {
         Self { cached, decoder, body, limit }
     }
 
-    /// Takes the next bytes of the answer and gives those that may go to the client now.
+    /// Processes the next bytes of the answer. Returns those that can be sent to the client now.
     ///
     /// # Errors
     /// [`Undecodable`].
@@ -133,10 +133,10 @@ impl Rewriter {
         Ok(self.decoded(bytes))
     }
 
-    /// Gives what is still held when the answer has ended.
+    /// Returns the buffered rest at the end of the answer.
     ///
     /// # Errors
-    /// [`Undecodable`], also where compressed bytes end in the middle.
+    /// [`Undecodable`], also if compressed data ends early.
     pub(crate) fn finish(&mut self) -> Result<Bytes, Undecodable> {
         let last = match &mut self.decoder {
             Some(decoder) => decoder.finish()?,
@@ -156,7 +156,7 @@ impl Rewriter {
         match &mut self.body {
             Body::Opaque => bytes,
             Body::Unknown(held) => {
-                // Some servers label every answer as JSON, events too.
+                // Some servers label every answer as JSON, even events, so the first byte decides.
                 let Some(first) = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) else {
                     held.extend_from_slice(&bytes);
                     return self.bounded();
@@ -177,7 +177,7 @@ impl Rewriter {
         }
     }
 
-    /// Gives up on a body that is longer than may be held.
+    /// Returns the buffered bytes and stops rewriting if the body exceeds the limit.
     fn bounded(&mut self) -> Bytes {
         match &mut self.body {
             Body::Unknown(held) | Body::Json(held) | Body::Lines(held) if held.len() > self.limit => {
@@ -203,7 +203,7 @@ impl Rewriter {
             whole = std::mem::take(held).freeze();
         }
         held.extend_from_slice(&rest);
-        // Most events are deltas without a count: they pass as the bytes that came.
+        // Most events are deltas without a count, which pass without a copy.
         if !may_count(&whole) {
             return whole;
         }
@@ -228,16 +228,17 @@ impl Rewriter {
     }
 }
 
-/// A compressed body cannot be decoded, or ends in the middle.
+/// The error for a compressed body that cannot be decoded or ends early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Undecodable;
 
-/// Whether a text may hold a member named `usage`, perhaps with escapes.
+/// Returns whether a text may contain a member named `usage`, perhaps with escapes.
 fn may_count(text: &[u8]) -> bool {
     memchr::memmem::find(text, b"usage").is_some() || memchr::memmem::find(text, b"\\u").is_some()
 }
 
-/// The text with its number of cached tokens changed, where it is a JSON object with a `usage` object.
+/// Sets the number of cached tokens in a text that is a JSON object with a `usage` object. Returns any other text
+/// unchanged.
 fn rewrite(text: Bytes, cached: &CachedTokens) -> Bytes {
     if !may_count(&text) {
         return text;
@@ -248,7 +249,7 @@ fn rewrite(text: Bytes, cached: &CachedTokens) -> Bytes {
     if let Some(usage) = object.object("usage") {
         return set(&object, "usage", &with_cached(&usage, cached));
     }
-    // The Responses API's events hold the whole response.
+    // Events of the Responses API contain the whole response.
     let Some(response) = object.object("response") else {
         return text;
     };
@@ -272,7 +273,7 @@ fn with_cached(usage: &Object, CachedTokens(cached): &CachedTokens) -> Bytes {
 }
 
 fn set(object: &Object, key: &str, value: &Bytes) -> Bytes {
-    // Parts of JSON text are UTF-8, so nothing is lost.
+    // The value is part of valid JSON text, so it is UTF-8 and nothing is lost.
     object.edit().set(key, String::from_utf8_lossy(value)).finish()
 }
 

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use tracing::field::{Field, Visit};
 use tracing::{Level, Metadata, Subscriber, span};
 
-/// Keeps the warnings of this crate: each field, the message too, as `name=value`.
+/// Records this crate's warnings, each as `name=value` fields including the message.
 #[derive(Clone, Default)]
 pub(crate) struct Warnings(Arc<Mutex<Vec<String>>>);
 
 impl Warnings {
-    /// What was said until now.
+    /// Returns the warnings recorded so far.
     pub(crate) fn said(&self) -> Vec<String> {
         self.0.lock().expect("nobody panics with it").clone()
     }

@@ -1,19 +1,19 @@
-//! How long the offline commands take as whole processes, for a model of 128 layers and a million tokens.
-//! Run with `cargo bench -p transload --bench commands`.
+//! Measures the offline commands as whole processes, for a model of 128 layers and a million tokens. Run with `cargo
+//! bench -p transload --bench commands`.
 //!
-//! Beside each figure stands what a process that does nothing takes, `transload --version`, measured in
-//! turns with it; the project's limit is 50 ms.
+//! Each figure is compared with `transload --version`, a process that does nothing, measured in turns with it. The
+//! project's limit is 50 ms.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a command may take.
+/// The time limit of a command.
 const LIMIT: Duration = Duration::from_millis(50);
 
 const ROUNDS: usize = 15;
 
-/// Llama's kind of layers, as many as the largest models have.
+/// A Llama-like model with as many layers as the largest models have.
 const CONFIG: &str = r#"{"model_type": "llama", "num_hidden_layers": 128, "hidden_size": 16384,
     "num_attention_heads": 128, "num_key_value_heads": 8, "torch_dtype": "bfloat16"}"#;
 

@@ -1,4 +1,4 @@
-//! What can be asked on the command line.
+//! The command line: global options and the subcommand.
 
 use clap::{ArgAction, Parser};
 use tracing_subscriber::EnvFilter;
@@ -31,7 +31,7 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Sends what the libraries log to stderr: warnings, or what `-v` or `TRANSLOAD_LOG` asks for.
+    /// Starts logging to stderr: warnings by default, or what `-v` or `TRANSLOAD_LOG` selects.
     pub(crate) fn start_logging(&self) -> Result<(), Failure> {
         let filter = match (self.verbose, std::env::var("TRANSLOAD_LOG")) {
             (0, Ok(wanted)) => EnvFilter::try_new(&wanted).map_err(|error| {
@@ -44,7 +44,7 @@ impl Cli {
             (1, _) => EnvFilter::new("transload=info,warn"),
             (_, _) => EnvFilter::new("transload=trace,debug"),
         };
-        // A second command in one process logs as the first asked.
+        // A second command in the same process keeps the logging of the first one.
         let _ = tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_writer(std::io::stderr)

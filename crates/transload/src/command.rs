@@ -1,4 +1,4 @@
-//! The `transload` command, for whoever starts it: its own program, or `python -m transload`.
+//! The `transload` command, for its own program and for `python -m transload`.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,25 +11,26 @@ use crate::cli::Cli;
 use crate::commands;
 use crate::output::Output;
 
-/// How this process was started, if not as the program itself.
+/// The command that started this process, if it is not the program itself.
 static STARTED_AS: OnceLock<Vec<OsString>> = OnceLock::new();
 
-/// Reads what is asked, does it, and returns the exit code: 0 done, 1 the answer is no, 2 bad usage or input.
+/// Parses the arguments, runs the command, and returns the exit code: 0 done, 1 the answer is no, 2 bad usage or input.
 ///
-/// `arguments` are those behind the program's name. Some commands start others of themselves; `started_as` says
-/// how, as `["/usr/bin/python3", "-m", "transload"]`. Empty is this process's own program.
+/// `arguments` exclude the program's name. Some commands start further processes of this program; `started_as` is the
+/// command for that, for example `["/usr/bin/python3", "-m", "transload"]`. If it is empty, this process's own
+/// executable is used.
 pub fn run(started_as: Vec<OsString>, arguments: impl IntoIterator<Item = OsString>) -> u8 {
     if !started_as.is_empty() {
-        // A second call in one process is started as the first.
+        // A second call in the same process keeps the first value.
         let _ = STARTED_AS.set(started_as);
     }
     let name = OsString::from(env!("CARGO_PKG_NAME"));
     let cli = match Cli::try_parse_from(std::iter::once(name).chain(arguments)) {
         Ok(cli) => cli,
-        Err(said) => {
-            // Help and faults of usage. Where they cannot be printed, nobody can be told.
-            let _ = said.print();
-            return u8::try_from(said.exit_code()).unwrap_or(2);
+        Err(usage) => {
+            // Help and usage errors. If printing fails there is no other way to report them.
+            let _ = usage.print();
+            return u8::try_from(usage.exit_code()).unwrap_or(2);
         }
     };
     let mut output = Output::new(cli.format);
@@ -40,7 +41,7 @@ pub fn run(started_as: Vec<OsString>, arguments: impl IntoIterator<Item = OsStri
     }
 }
 
-/// How to start this program once more.
+/// The command that starts this program again.
 pub(crate) struct Itself {
     program: OsString,
     arguments: &'static [OsString],
@@ -55,7 +56,7 @@ impl Itself {
         })
     }
 
-    /// A further process of it, without arguments of its own yet.
+    /// Returns a command for another process, without arguments yet.
     pub(crate) fn another(&self) -> process::Command {
         let mut command = process::Command::new(&self.program);
         command.args(self.arguments);

@@ -1,4 +1,4 @@
-//! Models from files: the text of a `config.json` becomes a [`Model`].
+//! Reads models from files: the text of a `config.json` becomes a [`Model`].
 //!
 //! ```
 //! use transload::config;
@@ -23,73 +23,72 @@ use crate::document::{Syntax, TextError, read_text};
 use crate::layout::catalog::{ConfigError, Model, Options};
 use crate::layout::document::{SyntaxError, Value};
 
-/// The largest config that is read, in bytes. Those with a table of every quantised tensor have a tenth
-/// of this.
+/// The most bytes of a config. Configs with a table of every quantised tensor have a tenth of this.
 pub const MAX_BYTES: u64 = 16 << 20;
 
-/// Why a config did not become a model.
+/// A reason why a config could not be read as a model.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// It could not be read.
+    /// The config could not be read.
     #[error("{name} cannot be read")]
     Read {
-        /// What it is called.
+        /// The config's name in messages.
         name: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is larger than any config.
+    /// The file exceeds [`MAX_BYTES`].
     #[error("{name} is larger than {MAX_BYTES} bytes, so it is no config of a model")]
     TooLarge {
-        /// What it is called.
+        /// The config's name in messages.
         name: String,
     },
-    /// It holds bytes that are no text.
+    /// The file is not text.
     #[error("{name} is not UTF-8 text, so it is no config of a model")]
     NotText {
-        /// What it is called.
+        /// The config's name in messages.
         name: String,
     },
-    /// The file has nothing in it.
+    /// The file is empty.
     #[error("{name} is empty")]
     Empty {
-        /// What it is called.
+        /// The config's name in messages.
         name: String,
     },
-    /// It is a deployment document.
+    /// The file is a deployment document.
     #[error("{name} is a deployment document, and no config of a model")]
     Deployment {
-        /// What it is called.
+        /// The config's name in messages.
         name: String,
     },
-    /// The text is no JSON.
+    /// The text is not JSON.
     #[error("{name} is no JSON: {problem}")]
     Syntax {
-        /// What it is called.
+        /// The config's name in messages.
         name: String,
-        /// Its text, without a byte order mark.
+        /// The text, without a byte order mark.
         text: String,
-        /// What is wrong.
+        /// The fault.
         problem: String,
-        /// Where, in bytes of the text, if known.
+        /// The position of the fault in bytes, if known.
         span: Option<Range<usize>>,
     },
-    /// Its keys do not say what the model caches.
+    /// The keys do not determine what the model caches.
     #[error("{name}: {source}")]
     Config {
-        /// What it is called.
+        /// The config's name in messages.
         name: String,
-        /// Which key, and what is wrong with it.
+        /// The key and its fault.
         source: ConfigError,
     },
 }
 
-/// Reads a config from a file, with the `hf_quant_config.json` beside it where checkpoints of ModelOpt say how
-/// they are quantised and the config does not.
+/// Reads a config from a file. If the config lacks its quantisation and there is a `hf_quant_config.json` next to it,
+/// as in checkpoints of ModelOpt, that is read as well.
 ///
 /// # Errors
-/// [`ModelError`], of either file.
+/// [`ModelError`] about either file.
 pub fn read(path: &Path, options: &Options) -> Result<Model, ModelError> {
     let name = path.display().to_string();
     let mut config = value(&name, &contents(path)?)?;
@@ -111,7 +110,7 @@ fn contents(path: &Path) -> Result<String, ModelError> {
     text_of(&name, File::open(path).map_err(failed)?)
 }
 
-/// Reads a config from anything that can be read to its end; `name` is what errors call it.
+/// Reads a config from a reader. Errors call it `name`.
 ///
 /// # Errors
 /// [`ModelError`].
@@ -129,8 +128,8 @@ fn text_of(name: &str, config: impl Read) -> Result<String, ModelError> {
     }
 }
 
-/// Reads a config from text; `name` is what errors call it. Numbers that JSON does not have and Python
-/// writes (`NaN`, `Infinity`) are allowed, and count as null.
+/// Parses a config. Errors call it `name`. Numbers that Python writes and JSON does not have (`NaN`, `Infinity`) count
+/// as null.
 ///
 /// # Errors
 /// [`ModelError::Syntax`] or [`ModelError::Config`].
@@ -161,7 +160,7 @@ fn value(name: &str, text: &str) -> Result<Value, ModelError> {
     })
 }
 
-/// The text with `null` in place of Python's numbers that JSON does not have.
+/// Replaces Python's numbers that JSON does not have by `null`.
 fn without_infinities(text: &str) -> Cow<'_, str> {
     const NUMBERS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
     if !NUMBERS.iter().any(|number| text.contains(number)) {
@@ -176,7 +175,7 @@ fn without_infinities(text: &str) -> Cow<'_, str> {
                 plain.push_str("null");
                 number.len()
             }
-            // What is escaped ends no text.
+            // An escaped quote does not end the string.
             (_, '\\') => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
             (_, '"') => {
                 quoted = !quoted;

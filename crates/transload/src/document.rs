@@ -1,6 +1,6 @@
-//! Deployments from files: a file of TOML or JSON becomes a checked [`Deployment`].
+//! Reads deployments from files: a file of TOML or JSON becomes a checked [`Deployment`].
 //!
-//! [`parse`] and what belongs to it are `transload_layout`'s, with its feature `text`.
+//! [`parse`] and its types come from `transload_layout` with its feature `text`.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,37 +11,37 @@ pub use transload_layout::document::{Located, ParseError, Syntax, parse};
 
 use crate::layout::Deployment;
 
-/// The largest document that is read, in bytes. One with a thousand groups is a tenth of this.
+/// The most bytes of a document. A document with a thousand groups has a tenth of this.
 pub const MAX_BYTES: u64 = 4 << 20;
 
-/// Why a file did not become a deployment.
+/// A reason why a file could not be read as a deployment.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DocumentError {
     /// The file could not be read.
     #[error("{path} cannot be read", path = .path.display())]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file is larger than any document.
+    /// The file exceeds [`MAX_BYTES`].
     #[error(
         "{path} is larger than {MAX_BYTES} bytes, so it is no deployment document",
         path = .path.display()
     )]
     TooLarge {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
-    /// The file holds bytes that are no text.
+    /// The file is not text.
     #[error("{path} is not UTF-8 text, so it is no deployment document", path = .path.display())]
     NotText {
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
-    /// What the file holds describes no deployment.
+    /// The contents do not describe a deployment.
     #[error(transparent)]
     Parse(#[from] ParseError),
 }
@@ -56,8 +56,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<Deployment, DocumentError> {
     read_from(path, File::open(path).map_err(failed)?)
 }
 
-/// Reads a deployment from anything that can be read to its end; `name` is what errors call it, and
-/// says the [syntax](Syntax::of).
+/// Reads a deployment from a reader. Errors call it `name`, whose ending also decides the [syntax](Syntax::of).
 ///
 /// # Errors
 /// [`DocumentError`].
@@ -72,7 +71,7 @@ pub fn read_from(name: impl AsRef<Path>, document: impl Read) -> Result<Deployme
     Ok(parse(&path.display().to_string(), &text, syntax)?)
 }
 
-/// Why something could not be read as text.
+/// A reason why something could not be read as text.
 #[derive(Debug)]
 pub(crate) enum TextError {
     Read(io::Error),
@@ -80,7 +79,7 @@ pub(crate) enum TextError {
     NotText,
 }
 
-/// All of it, if it is no more than `most` bytes of UTF-8.
+/// Reads at most `most` bytes of UTF-8.
 pub(crate) fn read_text(from: impl Read, most: u64) -> Result<String, TextError> {
     let mut bytes = Vec::new();
     let read = from.take(most + 1).read_to_end(&mut bytes);

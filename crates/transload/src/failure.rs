@@ -1,4 +1,4 @@
-//! Why a command did not do what was asked, and what the shell is told.
+//! The failures of commands, with their messages and exit codes.
 
 use std::io::{self, ErrorKind, Write};
 use std::ops::Range;
@@ -12,35 +12,36 @@ use transload::layout::document::{Fault, Faults};
 
 use crate::show::terminal;
 
-/// Widest text of an error message, in columns.
+/// The greatest width of an error message in columns.
 const WIDTH: usize = 100;
 
-/// Longest line of a document that is shown, in bytes: a document of one line would be printed whole.
+/// The longest line of a document that is shown, in bytes; a one-line document would otherwise be printed whole.
 const LONGEST_LINE: usize = 200;
 
-/// Why a command did not do what was asked.
+/// A reason why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// What the user asked for makes no sense, or what it names cannot be used: exit code 2.
+    /// The usage is wrong, or an input cannot be used: exit code 2.
     Input(Report),
-    /// It was done, and the answer is no: exit code 1.
+    /// The command ran, and the answer is no: exit code 1.
     No(Report),
     /// The results could not be written.
     Output(io::Error),
 }
 
 impl Failure {
-    /// Bad usage or input: what is wrong and where, then what would be right.
+    /// Creates a failure of usage or input. `wrong` says what is wrong and where, `right` what would be right.
     pub(crate) fn input(wrong: impl Into<String>, right: impl Into<String>) -> Self {
         Self::Input(message(wrong.into(), right.into()))
     }
 
-    /// The answer is no: what did not hold, then what can be done about it.
+    /// Creates the failure of a command that ran and has a negative result. `wrong` says what is wrong, `right` what
+    /// the user can do about it.
     pub(crate) fn no(wrong: impl Into<String>, right: impl Into<String>) -> Self {
         Self::No(message(wrong.into(), right.into()))
     }
 
-    /// What is wrong, as one text.
+    /// Returns the message without the advice.
     #[cfg(feature = "cuda")]
     pub(crate) fn wrong(&self) -> String {
         match self {
@@ -49,7 +50,7 @@ impl Failure {
         }
     }
 
-    /// Tells the user on stderr, and gives the exit code.
+    /// Reports the failure on stderr and returns the exit code.
     pub(crate) fn report(self) -> u8 {
         match self {
             Self::Input(report) => {
@@ -60,7 +61,7 @@ impl Failure {
                 print(&report);
                 1
             }
-            // Whoever read the results has seen enough (`transload plan ... | head`).
+            // The reader of the results has stopped reading (`transload plan ... | head`).
             Self::Output(error) if error.kind() == ErrorKind::BrokenPipe => 0,
             Self::Output(error) => {
                 let wrong = format!("the results could not be written to stdout: {error}");
@@ -72,14 +73,14 @@ impl Failure {
 }
 
 impl From<io::Error> for Failure {
-    /// Only for errors of writing results; an input that cannot be read is [`Failure::Input`].
+    /// Converts errors of writing results only; an input that cannot be read is [`Failure::Input`].
     fn from(error: io::Error) -> Self {
         Self::Output(error)
     }
 }
 
 impl Failure {
-    /// A model that a side cannot serve as it was asked to.
+    /// Creates the failure for a model that cannot be served as requested.
     pub(crate) fn unservable(called: &str, model: &Model, faults: Faults) -> Self {
         let name = |path: &str| {
             let index = path.strip_prefix("group[")?;
@@ -102,7 +103,7 @@ impl Failure {
 
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Self {
-        // A model's name on the Hub is taken for a path as easily as not.
+        // A model's name on the Hub looks like a path.
         if let ModelError::Read { name, source } = &error
             && source.kind() == ErrorKind::NotFound
             && let Some((owner, model)) = name.split_once('/')
@@ -210,7 +211,7 @@ impl From<DocumentError> for Failure {
                 };
                 let mut labels = Vec::new();
                 for Located { fault, span } in faults {
-                    // The fault with its key path, as it prints itself.
+                    // The fault's own format includes its key path.
                     let fault = Faults(vec![fault]).to_string();
                     match span {
                         Some(span) if fits(&text, &span) => {
@@ -226,7 +227,7 @@ impl From<DocumentError> for Failure {
     }
 }
 
-/// An error with marks in the text that it is about.
+/// An error with marked positions in a text.
 #[derive(Debug, Error, Diagnostic)]
 #[error("{wrong}")]
 struct Marked {
@@ -239,16 +240,15 @@ struct Marked {
     text: NamedSource<String>,
 }
 
-/// A mark in a text; what is missing at its end is marked behind the last word, since nothing is shown of
-/// the empty line that mostly follows.
+/// Creates a mark in a text. A fault at the end of the text is marked after the last word, since the empty line that
+/// usually follows would not be shown.
 fn mark(text: &str, span: Option<Range<usize>>, problem: String) -> LabeledSpan {
     let (span, end) = (span.unwrap_or(0..0), text.trim_end().len());
     let span = span.start.min(end)..span.end.min(end);
     LabeledSpan::new_with_span(Some(problem), span)
 }
 
-/// Whether what is shown of a text to mark a span, one line around it included, is of lines that
-/// people can read.
+/// Returns whether the lines shown for a span, with one line around it, are short enough to read.
 fn fits(text: &str, span: &Range<usize>) -> bool {
     let bytes = text.as_bytes();
     let start_of_line = |at: usize| {
@@ -266,13 +266,13 @@ fn fits(text: &str, span: &Range<usize>) -> bool {
     lines.all(|line| line.len() <= LONGEST_LINE)
 }
 
-/// An error and what caused it, in one line.
+/// Formats an error and its causes in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(next) = cause {
         let next_text = next.to_string();
-        // Some errors repeat their cause in their own words.
+        // Some errors already contain their cause.
         if !text.ends_with(&next_text) {
             text.push_str(": ");
             text.push_str(&next_text);
@@ -291,7 +291,7 @@ fn print(report: &Report) {
         true => GraphicalTheme::unicode(),
         false => GraphicalTheme::unicode_nocolor(),
     };
-    // As faults of usage begin.
+    // The same beginning as clap's usage errors.
     theme.characters.error = "error:".to_owned();
     let stderr = io::stderr();
     let width = terminal::width(&stderr).map_or(WIDTH, |width| WIDTH.min(width.into()));
@@ -300,6 +300,6 @@ fn print(report: &Report) {
     if handler.render_report(&mut text, report.as_ref()).is_err() {
         text = format!("error: {report}\n");
     }
-    // Where stderr is closed there is nobody left to tell.
+    // If stderr is closed the error cannot be reported.
     let _ = write!(stderr.lock(), "{}", text.trim_start());
 }

@@ -38,32 +38,32 @@ pub use transload_transfer as transfer;
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// And of the guide to plans.
+/// The examples of the guide to plans, run as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/src/guide/plan.md")]
 struct PlanGuide;
 
-/// The examples of the guide to agents, likewise.
+/// The examples of the guide to agents, run as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/src/guide/agents.md")]
 struct AgentsGuide;
 
-/// And of that to caches in GPU memory.
+/// The examples of the guide to GPU memory, run as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/src/guide/gpu.md")]
 struct GpuGuide;
 
-/// And of that to connecting engines.
+/// The examples of the guide to connecting engines, run as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/src/guide/engines.md")]
 struct EnginesGuide;
 
-/// And of that to stores.
+/// The examples of the guide to stores, run as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/src/guide/stores.md")]
 struct StoresGuide;
 
-/// And of that to tiers.
+/// The examples of the guide to tiers, run as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/src/guide/stores/tiers.md")]
 struct TiersGuide;

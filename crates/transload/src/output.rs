@@ -1,4 +1,4 @@
-//! Where results go: stdout, as tables for people or as JSON for programs.
+//! The output of results to stdout, as tables for people or as JSON for programs.
 
 use std::io::{self, Write};
 
@@ -19,7 +19,7 @@ pub(crate) enum Format {
     Csv,
 }
 
-/// Stdout, with what the user wants to see there. Colours are dropped where it is no terminal.
+/// Stdout in the format that the user chose. Colours are dropped outside a terminal.
 #[derive(Debug)]
 pub(crate) struct Output {
     format: Format,
@@ -31,36 +31,36 @@ impl Output {
         Self { format, stdout: anstream::stdout() }
     }
 
-    /// Whether a program reads the results.
+    /// Returns whether the format is JSON.
     pub(crate) fn is_json(&self) -> bool {
         self.format == Format::Json
     }
 
-    /// Whether a spreadsheet reads the results.
+    /// Returns whether the format is CSV.
     pub(crate) fn is_csv(&self) -> bool {
         self.format == Format::Csv
     }
 
-    /// Prints what is JSON whatever was asked for.
+    /// Prints JSON, whatever the format.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
         json::write(&mut self.stdout, value)?;
         self.stdout.flush()
     }
 
-    /// Prints what is text whatever was asked for.
+    /// Prints text, whatever the format.
     pub(crate) fn text(&mut self, text: &str) -> io::Result<()> {
         self.stdout.write_all(text.as_bytes())?;
         self.stdout.flush()
     }
 
-    /// Prints bytes as they are.
+    /// Prints bytes unchanged.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut stdout = io::stdout().lock();
         stdout.write_all(bytes)?;
         stdout.flush()
     }
 
-    /// Prints a result: as a `value`, or as the text of a `table` that ends with a line end.
+    /// Prints a result: `value` as JSON, or the text of `table`, which ends with a line end.
     pub(crate) fn show<T: Serialize>(
         &mut self,
         value: impl FnOnce() -> T,

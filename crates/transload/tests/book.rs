@@ -1,4 +1,4 @@
-//! The book and the README: links lead somewhere, documents are documents, commands are commands.
+//! Tests of the book and the README: links, documents and commands are valid.
 
 mod common;
 #[path = "common/stores.rs"]
@@ -54,7 +54,7 @@ fn blocks(page: &Path) -> Vec<Block> {
     blocks
 }
 
-/// Targets of `[text](target)`, `src` and `srcset` outside code blocks.
+/// Returns the targets of `[text](target)`, `src` and `srcset` outside code blocks.
 fn links(page: &Path) -> Vec<String> {
     let text = fs::read_to_string(page).expect("a page");
     let prose: String = text.split("```").step_by(2).collect();
@@ -62,7 +62,7 @@ fn links(page: &Path) -> Vec<String> {
         let after = prose.split(opening).skip(1);
         after.filter_map(move |after| after.split(closing).next().map(str::to_owned))
     };
-    // Pictures for light and dark pages stand in HTML.
+    // Pictures for light and dark pages are written in HTML.
     let markdown = targets("](", ")");
     let html = targets("src=\"", "\"").chain(targets("srcset=\"", "\""));
     markdown.chain(html).collect()
@@ -99,7 +99,8 @@ fn every_page_is_in_the_table_of_contents() {
     assert_eq!(listed, there.into_iter().collect());
 }
 
-/// Those that begin with a group go on where the page's first document has its own groups.
+/// Checks deployment documents. One that begins with a group continues the page's first document in place of its
+/// groups.
 #[test]
 fn deployment_documents_are_right() {
     let mut found = 0;
@@ -123,7 +124,7 @@ fn deployment_documents_are_right() {
     assert!(found > 2, "the book has {found} deployment documents");
 }
 
-/// What authors of connectors are told to depend on is what the example of one depends on.
+/// Checks that the dependencies recommended to authors of connectors are those of the example.
 #[test]
 fn dependencies_are_those_of_the_example() {
     type Manifest = toml::Table;
@@ -153,7 +154,7 @@ fn dependencies_are_those_of_the_example() {
                 let dir = path.strip_prefix("../transload/").expect("a clone");
                 let theirs = manifest(dir);
                 assert_eq!(theirs["package"]["name"].as_str(), Some(name.as_str()));
-                // The workspace turns the defaults off, others have them.
+                // The workspace disables default features. Others have them.
                 let mut features_told = features(&told[*name]);
                 if let Some(defaults) = theirs["features"].get("default") {
                     let defaults = defaults.as_array().expect("a list").iter();
@@ -167,7 +168,7 @@ fn dependencies_are_those_of_the_example() {
     assert_eq!(found, 1, "the guide to agents");
 }
 
-/// Rust of the book is compiled and run as doc tests of the library, Python by the tests that name its page.
+/// Checks that all code is tested: Rust as doc tests of the library, Python by the tests that name its page.
 #[test]
 fn every_line_of_code_is_run() {
     let python = BTreeMap::from([
@@ -192,7 +193,7 @@ fn every_line_of_code_is_run() {
             assert!(library.contains(&format!("../../../{name}\")")), "{name} is no doc test");
         }
         if name == "README.md" {
-            // It repeats the beginning of what the guide's test runs.
+            // The README repeats the beginning of the code that the guide's test runs.
             let guide = fs::read_to_string(root().join("docs/src/guide/llama.md")).expect("a page");
             for block in blocks(&page).iter().filter(|b| b.language == "python") {
                 assert!(guide.contains(&block.text), "{}", block.text);
@@ -200,7 +201,7 @@ fn every_line_of_code_is_run() {
         } else {
             assert_eq!(languages.contains("python"), python.contains_key(name.as_str()), "{name}");
         }
-        // What stands in a sentence is compiled by nobody, so it is a name and no statement.
+        // Code in a sentence is never compiled, so it must be a name and no statement.
         let prose: String = text.split("```").step_by(2).collect();
         for code in prose.split('`').skip(1).step_by(2) {
             let field = code.split_once(" = ").is_some_and(|(left, _)| {
@@ -217,7 +218,7 @@ fn every_line_of_code_is_run() {
     }
 }
 
-/// Nothing is on PyPI or crates.io before a person publishes it, so commands install from a clone.
+/// Checks that install commands use a clone, since nothing is published on PyPI or crates.io.
 #[test]
 fn what_is_installed_can_be_had() {
     for page in pages() {
@@ -242,7 +243,7 @@ fn json_is_json() {
     }
 }
 
-/// Certificates that the book has others make: what this project reads out of them is right.
+/// Checks that certificates made as the book describes are understood.
 #[test]
 fn certificates_of_others_name_services_and_clusters() {
     let mut services = 0;
@@ -265,10 +266,10 @@ fn certificates_of_others_name_services_and_clusters() {
     assert_eq!(services, 2);
 }
 
-/// Blocks of `console` are sessions at the root of a clone: each `$ command`, which may go on in another line
-/// after a `\`, prints what follows it, up to numbers that a machine measures, and the empty lines around it.
-/// What it draws is the picture that the book has; with `TRANSLOAD_BLESS=1`, it becomes that.
-/// `file:///var/kv` is a store that all sessions of a page have together, and `file:///tmp/scratch` an empty one.
+/// Checks blocks of `console`, which are sessions at the root of a clone. Each `$ command` may continue on the next
+/// line after a `\`. It must print the text that follows it, except for measured numbers and surrounding empty lines. A
+/// picture that it draws must equal the book's. With `TRANSLOAD_BLESS=1` it replaces that one. `file:///var/kv` is a
+/// store that all sessions of a page share, and `file:///tmp/scratch` an empty one.
 #[test]
 fn sessions_print_what_they_show() {
     let mut drawn = BTreeSet::new();
@@ -306,14 +307,14 @@ fn sessions_print_what_they_show() {
     let pictures = root().join("docs/src/guide/pictures");
     let there = fs::read_dir(pictures).expect("pictures");
     let mut there: BTreeSet<_> = there.map(|entry| entry.expect("one").path()).collect();
-    // Those of other kinds are photographs of a browser.
+    // Pictures of other kinds are photographs of a browser.
     there.retain(|picture| picture.extension().is_some_and(|kind| kind == "svg"));
-    // Those of measured figures are drawn where these are measured, in tests/hf.
+    // Pictures of measured figures are drawn where the figures are measured, in tests/hf.
     there.retain(|picture| !picture.file_name().is_some_and(|name| name.to_string_lossy().starts_with("reuse-")));
     assert_eq!(there, drawn, "every picture of the guide is drawn by it");
 }
 
-/// README's table of engines names the versions that the environments of the tests install, and so do the guides.
+/// Checks that README's table of engines and the guides name the versions that the tests' environments install.
 #[test]
 fn versions_of_engines_are_those_of_the_tests() {
     let read = |path: &str| fs::read_to_string(root().join(path)).expect("a file");
@@ -344,7 +345,7 @@ fn versions_of_engines_are_those_of_the_tests() {
     let rows = rows.filter(|line| line.starts_with("| [")).count();
     assert_eq!(rows, engines.len());
 
-    // What the connector for vLLM takes, and what pip takes of transformers.
+    // The versions that the connector for vLLM accepts, and the version of transformers that pip installs.
     let connector = read("crates/python/python/transload/vllm/versions.py");
     assert!(connector.contains("OLDEST, NEXT = (0, 32), (0, 34)\n"));
     assert!(connector.contains("TESTED = (0, 32)\n"));
@@ -354,7 +355,7 @@ fn versions_of_engines_are_those_of_the_tests() {
     assert!(accepted.contains("| transformers | 5.19 and newer |"));
 }
 
-/// The dark picture is the light one in other colours.
+/// Checks that the dark picture is the light one in other colours.
 #[test]
 fn pictures_for_dark_pages_show_the_same() {
     let drawn = |name: &str| {
@@ -369,7 +370,7 @@ fn pictures_for_dark_pages_show_the_same() {
     assert_ne!(light.1, dark.1);
 }
 
-/// The catalog's page lists all its families, and no others.
+/// Checks that the catalog's page lists all families and no others.
 #[test]
 fn every_family_is_in_the_book() {
     let page = root().join("docs/src/reference/models.md");
@@ -377,7 +378,7 @@ fn every_family_is_in_the_book() {
     let rows = page.lines().skip_while(|line| *line != "## Families");
     let rows = rows.skip(1).take_while(|line| !line.starts_with("## "));
     let rows = rows.filter(|line| line.starts_with("| ") && !line.starts_with("| family"));
-    // Names stand in the first column, in backquotes.
+    // Names are in the first column, in backquotes.
     let named = rows.flat_map(|row| {
         let cell = row.split('|').nth(1).unwrap_or_default();
         cell.split('`').skip(1).step_by(2)
@@ -389,7 +390,7 @@ fn every_family_is_in_the_book() {
     assert_eq!(named, known);
 }
 
-/// The examples are copies of configs that the catalog is tested with.
+/// Checks that the examples are copies of configs that the catalog is tested with.
 #[test]
 fn examples_of_models_are_those_of_the_catalog() {
     let read = |path: &Path| -> serde_json::Value {
@@ -404,7 +405,7 @@ fn examples_of_models_are_those_of_the_catalog() {
     }
 }
 
-/// The stores of a page's sessions.
+/// The stores that a page's sessions use.
 #[derive(Default)]
 struct Stores(std::cell::OnceCell<tempfile::TempDir>);
 
@@ -412,7 +413,7 @@ impl Stores {
     const FILLED: &str = "/var/kv";
     const EMPTY: &str = "/tmp/scratch";
 
-    /// Where they are, instead of where the page says.
+    /// Replaces the page's location of a store by the real one.
     fn place(&self, argument: &str) -> String {
         let Some(path) = argument.strip_prefix("file://") else {
             return argument.to_owned();
@@ -440,9 +441,9 @@ impl Stores {
     }
 }
 
-/// A picture that a session draws: not where it says, lest what is in the book be written over.
+/// A picture that a session draws. It is drawn in another folder, so that the book's is not overwritten.
 struct Picture {
-    /// As the page has it, with what it is asked for by: `docs/src/guide/pictures/….svg`.
+    /// The path of the picture as the page gives it: `docs/src/guide/pictures/….svg`.
     file: String,
     dir: tempfile::TempDir,
 }
@@ -450,7 +451,7 @@ struct Picture {
 impl Picture {
     const OPTION: &str = "--svg";
 
-    /// Takes the last argument and the option before it.
+    /// Removes the file from the end of the arguments if the option for a picture is before it. The option stays.
     fn taken_from(arguments: &mut Vec<&str>) -> Option<Self> {
         let [.., option, file] = arguments[..] else {
             return None;
@@ -463,7 +464,7 @@ impl Picture {
         Some(Self { file: file.to_owned(), dir: tempfile::tempdir().expect("a folder") })
     }
 
-    /// Where it is drawn.
+    /// Returns the path at which it is drawn.
     fn there(&self) -> String {
         self.dir.path().join("drawn.svg").display().to_string()
     }
@@ -480,8 +481,7 @@ impl Picture {
     }
 }
 
-/// The text without what differs from run to run: times and rates, and how columns are padded for
-/// them.
+/// Removes text that differs between runs: times, rates, and the padding of columns that depends on them.
 fn unmeasured(text: &str) -> String {
     const UNITS: [&str; 5] = ["ns", "us", "ms", "s", "GB/s"];
     let mut words: Vec<&str> = Vec::new();
@@ -492,7 +492,7 @@ fn unmeasured(text: &str) -> String {
             words.push("(measured)");
             continue;
         }
-        // A rule is as wide as its table, which the padding decides.
+        // A rule is as wide as its table, which depends on the padding.
         words.push(match word.chars().all(|c| c == '─') {
             true => "─",
             false => word,

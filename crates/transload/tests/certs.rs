@@ -34,7 +34,7 @@ fn secrets_are_for_their_owner_only_whatever_the_umask() {
         metadata.permissions().mode() & 0o777
     };
     for (umask, name) in [("000", "open"), ("022", "usual"), ("277", "shut")] {
-        // A process's umask is for all of its threads, so a child has it.
+        // The umask belongs to the whole process, so it is set in a child.
         let ran = std::process::Command::new("sh")
             .arg("-c")
             .arg(format!("umask {umask}; exec \"$0\" certs init {name}"))
@@ -79,7 +79,7 @@ fn expiry_is_told_when_certificates_are_made_and_later() {
     let now = now.duration_since(std::time::UNIX_EPOCH).expect("a clock");
     let in_days = |seconds: &serde_json::Value| {
         let seconds = seconds.as_u64().expect("seconds") - now.as_secs();
-        // Until the next second, and what the commands took.
+        // The slack covers rounding to seconds and the time that the commands took.
         (seconds + 43_200) / 86_400
     };
     let args = ["certs", "init", "certs", "--days", "9", "--format", "json"];

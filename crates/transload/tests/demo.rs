@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{command, transload};
 
-/// How long a process may take to notice that the other is gone: generous, for busy machines.
+/// The time in which a process has to notice that the other has ended. It is generous, for busy machines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
@@ -70,13 +70,13 @@ fn what_it_moved_is_saved_and_restored_into_a_third_layout() {
     // Ten blocks of 32 tokens hold the request, and three more are in the pool.
     assert_eq!(kept["verified_bytes"], bytes);
     assert_eq!(kept["canary_bytes"], (13 * 32 - 256) * 131_072);
-    // The store outlives the demo: what is there is not written again.
+    // The store outlives the demo, so existing data is not written again.
     assert_eq!(demo()["saved_bytes"], 0);
 
     let names = transload(&["store", "ls", &uri, "--format", "json"]).json();
     let names = names["manifests"].as_array().expect("a list").iter();
     let names: Vec<&str> = names.map(|entry| entry["name"].as_str().expect("a name")).collect();
-    // A root for the only whole token chunk; the parts of the ranks are gone.
+    // The rest is a root for the only whole token chunk. The parts of the ranks are removed.
     let root = names.iter().find(|name| !name.contains("/part/"));
     assert_eq!((names.len(), root.is_some()), (1, true), "{names:?}");
     let shown = transload(&["store", "show", &uri, root.expect("a root")]).stdout;
@@ -93,7 +93,7 @@ fn the_other_process_is_of_no_use_by_hand() {
     assert!(output.stdout.is_empty());
 }
 
-/// A demo that runs for some seconds, and its second process.
+/// Starts a demo that runs for some seconds. Returns it and its second process.
 #[cfg(target_os = "linux")]
 #[expect(clippy::zombie_processes, reason = "whoever asks for it waits for it")]
 fn running() -> (Child, u32) {
@@ -123,7 +123,7 @@ fn running() -> (Child, u32) {
 #[test]
 fn the_death_of_the_other_process_is_an_error() {
     let (demo, child) = running();
-    // Somewhere between starting and the end of the transfer.
+    // The kill comes at some time between the start and the end of the transfer.
     std::thread::sleep(Duration::from_millis(700));
     let killed = std::process::Command::new("kill").args(["-9", &child.to_string()]).status().expect("kill is there");
     assert!(killed.success());
@@ -147,7 +147,7 @@ fn the_other_process_does_not_outlive_the_demo() {
     }
 }
 
-/// Whether there is such a process, and it is no zombie.
+/// Returns whether the process exists and is not a zombie.
 #[cfg(target_os = "linux")]
 fn alive(process: u32) -> bool {
     let stat = PathBuf::from(format!("/proc/{process}/stat"));

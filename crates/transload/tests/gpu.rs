@@ -12,7 +12,7 @@ use std::path::Path;
 
 use common::{Ran, command};
 
-/// Runs the command where this library is the driver.
+/// Runs the command with this library as the driver.
 fn with_driver(library: &Path, variables: &[(&str, &str)], args: &[&str]) -> Ran {
     let folder = tempfile::tempdir().expect("a folder");
     symlink(library, folder.path().join("libcuda.so.1")).expect("a link");
@@ -23,7 +23,7 @@ fn with_driver(library: &Path, variables: &[(&str, &str)], args: &[&str]) -> Ran
     Ran::new(command.output().expect("it starts"))
 }
 
-/// Both processes and what is restored are on the GPU, and every byte arrives.
+/// Both processes and the restored data use the GPU, and every byte arrives.
 #[test]
 fn the_demo_uses_the_gpu() {
     let library = fake_cuda::library();
@@ -45,7 +45,7 @@ fn the_demo_uses_the_gpu() {
     assert!(!on_the_host.stdout.contains("GPU"), "{}", on_the_host.stdout);
 }
 
-/// A GPU that cannot be used is told, and the demo goes on; one that fails on the way is an error.
+/// If a GPU cannot be used from the start, the demo says so and goes on. If it fails later, that is an error.
 #[test]
 fn the_demo_says_what_is_wrong_with_a_gpu() {
     let library = fake_cuda::library();
@@ -63,7 +63,8 @@ fn the_demo_says_what_is_wrong_with_a_gpu() {
     assert!(ran.told().contains("--host"), "{}", ran.stderr);
 }
 
-/// All that is measured runs, with and without what only newer drivers have, and over a network with short packets.
+/// All measurements run, with and without functions that only newer drivers have, and over a network with short
+/// packets.
 #[test]
 fn bench_gpu_measures_everything() {
     let library = fake_cuda::library();
@@ -84,8 +85,8 @@ fn bench_gpu_measures_everything() {
         let json = ran.json();
         assert_eq!(json["bench"], "gpu");
         let results = json["results"].as_array().expect("figures");
-        // Two of each length of runs; the canonical case; three of the bus from each of three positions; four of submitting; mark, kernels; two of the ring;
-        // agents.
+        // The figures: two for each length of runs, the canonical case, three of the bus from each of three positions,
+        // four of submitting, mark and kernels, two of the ring, and agents.
         assert_eq!(results.len(), 8 + 1 + 9 + 4 + 2 + 2 + 1);
         for figure in results {
             assert!(figure["median"].as_f64() > Some(0.0), "{figure}");
@@ -97,7 +98,7 @@ fn bench_gpu_measures_everything() {
     }
 }
 
-/// Where there is no CUDA the bench says so and fails: nothing was measured.
+/// Without CUDA the bench says so and fails, since nothing was measured.
 #[test]
 fn bench_gpu_says_that_there_is_no_cuda() {
     let library = fake_cuda::library();
@@ -111,7 +112,7 @@ fn bench_gpu_says_that_there_is_no_cuda() {
     assert!(ran.told().contains("no device 3: this process sees 1"), "{}", ran.stderr);
 }
 
-/// The command works with a library of the driver's name that is empty or lacks a function, as without one.
+/// With a driver's library that is empty or lacks a function, the command works as without one.
 #[test]
 fn a_driver_that_lacks_something_is_none() {
     let (_folder, old) = fake_cuda::without(&fake_cuda::library(), &["cuEventQuery"]);
@@ -130,11 +131,11 @@ fn a_driver_that_lacks_something_is_none() {
     }
 }
 
-/// Without memory there is nothing to measure on, which is told with what can be done.
+/// If memory is lacking, the bench fails and says what the user can do.
 #[test]
 fn bench_gpu_tells_what_the_driver_says() {
     let library = fake_cuda::library();
-    // All that the GPU has, of which something is in use.
+    // This is all of the GPU's memory, of which some is in use.
     let ran = with_driver(&library, &[], &["bench", "gpu", "--mib", "16384"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
     let said = ran.told();
@@ -142,11 +143,12 @@ fn bench_gpu_tells_what_the_driver_says() {
     assert!(said.contains("--mib"), "{said}");
 }
 
-/// What fails is a figure with an error, all figures are told as they are made, and a batch that is refused is copied one by one.
+/// A failed measurement is a figure with an error. Each figure is written as soon as it is measured. A batch that the
+/// driver refuses is copied one by one.
 #[test]
 fn bench_gpu_goes_on_where_something_fails() {
     let library = fake_cuda::library();
-    // The copy that a mark is behind is the first within the GPU, and slots are checked before they are measured.
+    // The mark's copy is the first one within the GPU. Slots are checked before they are measured.
     let faults = "cuMemcpyDtoDAsync_v2:1:2,cuMemcpyBatchAsync:1:1,cuStreamWaitEvent:1:2";
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("figures");

@@ -8,7 +8,7 @@ use std::path::Path;
 use common::{Ran, transload_in};
 use serde_json::{Value, json};
 
-/// Where the configs of well-known models are.
+/// The folder with the configs of well-known models.
 fn configs() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/tests/catalog/configs")
 }
@@ -28,7 +28,7 @@ fn inspect_json(config: &str, more: &[&str]) -> Value {
     ran.json()
 }
 
-/// What a config of one's own tells, and is told.
+/// Runs `inspect` on a given config.
 fn own(config: &str, more: &[&str]) -> Ran {
     let dir = tempfile::tempdir().expect("a folder");
     fs::write(dir.path().join("config.json"), config).expect("a file");
@@ -59,7 +59,7 @@ fn windows_do_not_grow() {
     assert_eq!(told["bytes_per_token"], 36_864);
     let token_and_layer = 2 * 8 * 64 * 2;
     assert_eq!(told["fixed_bytes"], 18 * 128 * token_and_layer);
-    // The last 128 of 1,000 tokens lie in 9 blocks, all tokens in 63.
+    // The last 128 of 1,000 tokens are in 9 blocks, all tokens in 63.
     assert_eq!(told["sequence"]["bytes"], 18 * (1000 + 128) * token_and_layer);
     let blocks = 18 * (63 + 9) * 16 * token_and_layer;
     assert_eq!(told["sequence"]["allocated_bytes"], blocks);
@@ -76,7 +76,7 @@ fn the_layers_of_a_hybrid_are_counted() {
     assert_eq!(count(json!(["mamba"])), 24);
     assert_eq!(count(json!(["attn"])), 4);
     assert_eq!(count(json!([])), 24);
-    // The ranks of a TP size share the state out.
+    // The ranks of a TP size divide the state among them.
     let (whole, rank) = (&told["fixed_bytes"], &told["ranks"][0]["fixed_bytes"]);
     assert_eq!(whole.as_u64(), rank.as_u64().map(|bytes| bytes * 2));
 }
@@ -108,7 +108,7 @@ fn types_of_caches_can_be_chosen() {
     assert!(ran.told().contains("the types are f64, f32, f16, bf16"), "{}", ran.stderr);
 }
 
-/// Every config of the catalog's tests: what `--deployment` prints is a deployment that plans.
+/// For every config of the catalog's tests, `--deployment` prints a deployment that can be planned.
 #[test]
 fn a_printed_deployment_is_read_again() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -154,7 +154,7 @@ fn a_folder_and_stdin_are_configs_too() {
     assert!(ran.stdout.contains("131,072 bytes"), "{}", ran.stdout);
 }
 
-/// Whether their state is a page of several specs or one alone.
+/// This holds whether the state is a page of several specs or a single one.
 #[test]
 fn orders_of_keys_and_values_leave_recurrent_state_alone() {
     for (config, state) in [
@@ -170,7 +170,7 @@ fn orders_of_keys_and_values_leave_recurrent_state_alone() {
     }
 }
 
-/// A long list is told by what is rare in it; programs get all of it.
+/// A long list of assumptions is shortened for people; the JSON has all of it.
 #[test]
 fn what_is_assumed_is_told_in_short() {
     let config = r#"{"model_type": "zamba2", "torch_dtype": "bfloat16"}"#;
@@ -182,7 +182,7 @@ fn what_is_assumed_is_told_in_short() {
     assert_eq!(all.map(|all| all.split(", ").count()), Some(54));
 }
 
-/// As `tests/tools/vllm_hybrid_pages.py` has it from vLLM 0.32 itself.
+/// Checks block sizes of hybrids against vLLM 0.32, as recorded by `tests/tools/vllm_hybrid_pages.py`.
 #[test]
 fn hybrids_get_the_blocks_that_vllm_takes() {
     for (block, taken, page) in VLLM_PAGES {
@@ -191,7 +191,7 @@ fn hybrids_get_the_blocks_that_vllm_takes() {
         assert_eq!(told["hybrid_page"], expected, "{block}");
         assert_eq!(told["groups"][1]["block_size"], taken);
     }
-    // What a sequence takes is what it takes on all ranks.
+    // The size of a sequence is that on all ranks together.
     for tp in [1, 2, 8] {
         let side = ["--engine", "vllm", "--tp", &tp.to_string()];
         let told = inspect_json("nemotron-h-8b.json", &side);
@@ -202,13 +202,13 @@ fn hybrids_get_the_blocks_that_vllm_takes() {
     let args = ["--engine", "vllm", "--deployment", "--format", "json"];
     let document = inspect("nemotron-h-8b.json", &args).json();
     assert_eq!(document["group"][0]["block_stride"], 4_259_840);
-    // What is no hybrid keeps its blocks.
+    // A model that is no hybrid keeps its block size.
     let told = inspect_json("llama-3.1-8b.json", &["--engine", "vllm"]);
     assert_eq!(told.get("hybrid_page"), None);
     assert_eq!(told["groups"][0]["block_size"], 16);
 }
 
-/// Block size asked for, the one taken, and bytes of a page.
+/// The requested block size, the resulting one, and the bytes of a page.
 const VLLM_PAGES: [(&str, u64, u64); 3] = [("16", 1040, 4_259_840), ("32", 1056, 4_325_376), ("128", 1152, 4_718_592)];
 
 #[test]
@@ -251,7 +251,7 @@ fn mistakes_of_newcomers_are_told_what_to_type() {
 fn what_means_something_is_taken() {
     let told = inspect_json("llama-3.1-8b.json", &["--tokens", "0"]);
     assert_eq!(told["sequence"]["bytes"], 0);
-    // A block of 17 tokens is one, outside of engines that cannot have it.
+    // A block of 17 tokens is allowed, unless the engine is one that cannot have it.
     let told = inspect_json("llama-3.1-8b.json", &["--block-size", "17"]);
     assert_eq!(told["groups"][0]["block_bytes"], 17 * 131_072);
     let small = inspect("llama-3.1-8b.json", &["--order", "hnd"]).stdout;
@@ -300,7 +300,7 @@ fn packed_caches_are_told_by_name() {
     assert_eq!(told["packed"], "turboquant_k8v4");
 }
 
-/// ModelOpt's checkpoints once said it in a file of its own.
+/// Older checkpoints of ModelOpt state the quantisation in a separate file.
 #[test]
 fn hf_quant_config_beside_the_config_is_read() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -318,7 +318,7 @@ fn hf_quant_config_beside_the_config_is_read() {
     assert!(ran.told().contains("hf_quant_config.json is no JSON"), "{}", ran.stderr);
 }
 
-/// One message, naming the file and the key.
+/// The error is one message that names the file and the key.
 #[test]
 fn bad_configs_are_told_what_is_wrong() {
     for (config, told) in [

@@ -24,7 +24,7 @@ fn plan_json(dir: &Path, more: &[&str]) -> Value {
     ran.json()
 }
 
-/// The plan without what differs from run to run.
+/// Returns the plan without values that differ between runs.
 fn untimed(mut plan: Value) -> Value {
     plan["compile_ns"].take();
     plan
@@ -68,8 +68,7 @@ fn the_list_holds_every_byte_once() {
         }
         assert_eq!(route["bytes"], bytes.len());
     }
-    // The first token: position 10 of source block 5, and of destination block 2; rank 0's half of
-    // the heads.
+    // The first token is at position 10 of source block 5 and of destination block 2. Rank 0 has half of the heads.
     let state = (8 * 64, 4 * 64);
     let first = json!([(5 * 16 + 10) * state.0, (2 * 32 + 10) * state.1, 256]);
     let list = plan["routes"][0]["list"].as_array().expect("a list");
@@ -110,7 +109,7 @@ fn allocations_per_layer_are_listed_with_their_layers() {
     let both = lists(per_layer, per_layer);
     assert_eq!(both[1]["dst_rank"], 1);
     assert_eq!(both[1]["list"], json!([[2, 0, 2, 0, 8192], [3, 0, 3, 0, 8192]]));
-    // The side that has one allocation counts from its start.
+    // Offsets of the side with one allocation count from its start.
     let source = lists(per_layer, "");
     assert_eq!(source[1]["list"], json!([[2, 0, 2, 0, 8192], [3, 0, 3, 8 * 16384, 8192]]));
     let neither = lists("", "");
@@ -223,7 +222,7 @@ fn lines_fit_the_columns_there_are() {
     assert!(widest <= Some(80), "{text}");
 }
 
-/// A plan with this on stdin.
+/// Plans with this input on stdin.
 fn plan_from(stdin: impl Into<std::process::Stdio>, dir: &Path, args: &[&str]) -> Ran {
     let mut command = common::command();
     let ran = command.current_dir(dir).stdin(stdin).arg("plan").args(args);

@@ -1,4 +1,4 @@
-//! `transload plan` of a model and two sides in a few words, and what else it tells of a plan.
+//! `transload plan` with a model and short descriptions of two sides, and further output about a plan.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn llama() -> tempfile::TempDir {
     dir
 }
 
-/// The canonical case, from a config and two descriptions.
+/// Plans the canonical case from a config and two descriptions.
 fn canonical(more: &[&str]) -> Ran {
     let mut args = vec![
         "plan",
@@ -114,7 +114,7 @@ fn a_link_takes_its_time() {
     assert!(near(seconds("seconds_with_one_link"), one), "{link}");
 }
 
-/// An estimate is of engines that have run for a while, unless the other is asked for; and says which it is.
+/// An estimate assumes engines that have run for a while, unless `--contiguous` is given. It says which it assumes.
 #[test]
 fn a_link_is_estimated_with_scattered_blocks_unless_asked_otherwise() {
     let sides = ["--from-side", "order=BLSHC", "--to-side", "order=BLSHC"];
@@ -130,7 +130,7 @@ fn a_link_is_estimated_with_scattered_blocks_unless_asked_otherwise() {
         let estimated = (seconds.expect("seconds") - bytes / 1e9) * 1e3;
         (plan["link"]["blocks"].clone(), chunks, estimated.round() as u64)
     };
-    // The plan itself stays bound as it was: one chunk.
+    // The plan itself is unchanged: one chunk.
     assert_eq!(estimate(&[]), (json!("scattered"), 1, 10));
     assert_eq!(estimate(&["--contiguous"]), (json!("contiguous"), 1, 1));
     assert_eq!(estimate(&["--scattered"]), (json!("scattered"), 10, 10));
@@ -146,7 +146,7 @@ fn a_link_is_estimated_with_scattered_blocks_unless_asked_otherwise() {
     assert_eq!(both.code, Some(2), "{}", both.stdout);
 }
 
-/// Four replicas of a latent for two readers: all of them send, and what is replicated counts once.
+/// A latent has four replicas and two readers. All replicas send, and replicated data counts once.
 #[test]
 fn replicas_share_and_distinct_bytes_are_told() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -270,11 +270,11 @@ fn suggestions_say_what_to_change_and_what_that_gains() {
     let advised = json!({"from": {"order": "LBHSC"}, "to": {},
         "chunks": 10_240, "bytes": 83_886_080, "chunk_bytes": 8192});
     assert!(best.contains(&advised), "{best:#?}");
-    // With heads outside of layers on both sides, a block is one chunk.
+    // With heads outside layers on both sides, a block is one chunk.
     let whole = json!({"from": {"order": "BHLSC"}, "to": {"order": "BHLSC", "block_size": 16},
         "chunks": 128, "bytes": 83_886_080, "chunk_bytes": 640 << 10});
     assert!(best.contains(&whole), "{best:#?}");
-    // What gains most comes first, and nothing is told twice.
+    // Suggestions are sorted by gain, and none occurs twice.
     let chunks: Vec<_> = best.iter().map(|way| way["chunks"].as_u64()).collect();
     assert!(chunks.is_sorted(), "{best:#?}");
     let changes = |way: &Value| {
@@ -295,7 +295,7 @@ fn suggestions_say_what_to_change_and_what_that_gains() {
     }
 }
 
-/// Each side has another order, and could take that of the other: who can change only one of them is told so.
+/// Either side could take the other's order. Both suggestions are made, since a user may control only one side.
 #[test]
 fn either_side_may_change_for_the_same_gain() {
     let config = common::root().join("docs/examples/models/llama-3.1-70b.json");
@@ -329,14 +329,14 @@ fn convolutions_laid_out_alike_are_suggested() {
     let best = told["best"].as_array().expect("a list");
     let advised = (json!({}), json!({"conv_layout": "DS"}));
     assert!(best.iter().any(|way| (&way["from"], &way["to"]) == (&advised.0, &advised.1)), "{told}");
-    // As both have it already.
+    // Both sides have this layout already, so it is not suggested.
     let told = suggested("tp=1,order=HND,conv=DS", "tp=2,order=HND,conv=DS");
     let best = told["best"].as_array().expect("a list");
     let mut sides = best.iter().flat_map(|s| [&s["from"], &s["to"]]);
     assert!(sides.all(|side| side.get("conv_layout").is_none()), "{told}");
 }
 
-/// What is counted period by period is what is counted whole.
+/// Counting by periods gives the same result as counting everything.
 #[test]
 fn suggestions_for_long_sequences_count_every_chunk() {
     let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/tests/catalog/configs");
@@ -380,7 +380,7 @@ fn suggestions_for_long_sequences_count_every_chunk() {
     }
 }
 
-/// Each allocation is as large as one may be: all together are more than 64 bits can count.
+/// Each allocation has the largest allowed size, so the sum exceeds 64 bits.
 #[test]
 fn more_bytes_than_can_be_counted_are_no_plan() {
     let absurd = json!({"schema": "transload.deployment/1", "tp": 64, "block_size": 1u64 << 32,

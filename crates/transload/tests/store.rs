@@ -1,4 +1,4 @@
-//! `transload store`, on stores of our own.
+//! `transload store` on our own stores.
 
 mod common;
 #[path = "common/stores.rs"]
@@ -16,7 +16,7 @@ use transload::archive::objects::{Objects, Source};
 use transload::store::backend::MemoryStore;
 use transload::store::{ChunkHash, ManifestName, open};
 
-/// A filled store; what is asked of it.
+/// A filled store.
 struct Filled(tempfile::TempDir);
 
 impl Filled {
@@ -69,7 +69,7 @@ fn ls_lists_manifests_and_room() {
     assert!(table.contains("2 manifests of"), "{table}");
 }
 
-/// A folder below the root is a prefix of names, and looking never makes a store.
+/// A folder below the root is a prefix of names. Reading a store never creates one.
 #[test]
 fn a_store_is_found_and_not_made() {
     let store = Filled::new();
@@ -112,7 +112,7 @@ fn show_tells_what_a_manifest_needs() {
     assert!(ran.told().contains("has no manifest none"), "{}", ran.stderr);
 }
 
-/// Keys are bytes of any kind: they do no harm to terminals.
+/// Keys may contain any bytes. Those that would harm a terminal are escaped.
 #[test]
 fn objects_are_told_by_their_keys() {
     let store = Filled::new();
@@ -156,7 +156,7 @@ fn objects_are_told_by_their_keys() {
 fn verify_finds_objects_that_cannot_be_read() {
     let store = Filled::new();
     let backend = open(&uri(&store.folder())).expect("a store");
-    // Manifests of a store that has the pieces, put into one that has not.
+    // A manifest of a store that has the object's pieces is put into one that lacks them.
     let memory = Arc::new(MemoryStore::new());
     let objects = Objects::new(memory, b"ns").expect("objects");
     let bytes = [b"bytes".into()];
@@ -183,7 +183,7 @@ fn verify_finds_objects_that_cannot_be_read() {
     assert_eq!(found.len(), 2, "{faults}");
     assert_eq!(found[0], "a piece of it is gone");
     assert!(found[1].starts_with("it does not begin as"), "{faults}");
-    // Listing tells what it can.
+    // Listing shows what can be read.
     let listed = store.json("ls", &[]);
     let listed = listed["manifests"].as_array().expect("a list").iter();
     let told = listed.filter(|entry| entry.get("object").is_some());
@@ -223,14 +223,14 @@ fn verify_finds_a_flipped_bit() {
     let table = ran.stdout;
     assert!(table.contains("chat-7/slot0, chat-7/slot1"), "{table}");
 
-    // Other prefixes do not list those manifests. Their chunk is needed all the same.
+    // With another prefix those manifests are not listed, though they need the chunk.
     let other = uri(&store.folder().join("other"));
     let ran = transload(&["store", "verify", other.as_str(), "--format", "json"]);
     let fault = &ran.json()["faults"][0];
     assert_eq!(fault["what"], format!("chunk {}", HASHES[0]));
     assert!(fault["needed_by"].is_null(), "{fault}");
 
-    // What a manifest needed that cannot be read, nobody knows; of the others it is still told.
+    // The needs of an unreadable manifest are unknown. Those of the others are still reported.
     let path = manifest_files(&store.folder()).remove(0);
     fs::write(&path, "nothing").expect("written");
     let json = store.run("verify", &["--format", "json"]).json();
@@ -242,11 +242,11 @@ fn verify_finds_a_flipped_bit() {
     assert_eq!(names.map(Vec::len), Some(1), "{json}");
 }
 
-/// Whoever looks at a store does not change what goes first.
+/// Reading a store does not change the order of eviction.
 #[test]
 fn looking_is_no_use() {
     let store = Filled::new();
-    // Verifying reads manifests for those who need this one.
+    // With a damaged chunk, verifying also reads manifests, to find those that need it.
     flip_a_bit(&store.folder());
     let long_ago = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let paths = manifest_files(&store.folder());
@@ -266,7 +266,7 @@ fn looking_is_no_use() {
     assert!(used().iter().any(|used| *used > long_ago));
 }
 
-/// A folder in the place of a manifest is a fault like others, and counts as one that is there.
+/// A folder in place of a manifest is a fault, and counts as a manifest.
 #[test]
 fn verify_tells_of_what_is_no_manifest() {
     let store = Filled::new();
@@ -294,14 +294,14 @@ fn flip_a_bit(folder: &Path) {
     fs::write(&largest, bytes).expect("written");
 }
 
-/// Something keeps it from reading everything: what it has found until then is told, and that it is not all.
+/// If an error ends the check early, the faults found so far are reported, and that the check is incomplete.
 #[test]
 fn verify_tells_what_it_found_before_an_error() {
     let store = Filled::new();
     flip_a_bit(&store.folder());
     let folders = fs::read_dir(store.folder().join("manifests")).expect("a folder");
     let mut folders = folders.map(|folder| folder.expect("an entry").path());
-    // Fails where it is empty: the others hold manifests.
+    // Removing a folder succeeds only if it is empty. The others hold manifests.
     let empty = folders.find(|folder| fs::remove_dir(folder).is_ok());
     fs::write(empty.expect("one without manifests"), "").expect("written");
     let ran = store.run("verify", &["--format", "json"]);
@@ -315,7 +315,7 @@ fn verify_tells_what_it_found_before_an_error() {
     assert!(table.contains(HASHES[0]) && table.contains("there may be more"), "{table}");
 }
 
-/// All files below, with their lengths.
+/// Returns all files below a folder, with their lengths.
 fn files(folder: &Path) -> Vec<(u64, PathBuf)> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -340,7 +340,7 @@ fn rm_removes_manifests_and_tells_which_are_not_there() {
     assert_eq!(names(&json["removed"], "name"), ["chat-7/slot0"]);
     assert_eq!(listed(&store).len(), 2, "nothing went");
 
-    // What is there goes, before and after what is not; nothing else does.
+    // Existing manifests before and after a missing one are removed, and nothing else.
     let args = ["none", "chat-7/slot0", "chat", "--format", "json"];
     let ran = store.run("rm", &args);
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
@@ -361,7 +361,7 @@ fn rm_removes_manifests_and_tells_which_are_not_there() {
     assert_eq!(store.run("rm", &[]).code, Some(2), "without a name");
 }
 
-/// What `verify` has found is what one comes to remove.
+/// `rm` removes manifests that `verify` has found to be unreadable.
 #[test]
 fn rm_removes_what_cannot_be_read() {
     let store = Filled::new();
@@ -392,7 +392,7 @@ fn ls_lists_the_rest_of_what_is_damaged() {
     assert_eq!(verified.json()["faults"].as_array().map(Vec::len), Some(1), "{}", verified.stdout);
 }
 
-/// The files of a folder's manifests, wherever it keeps them.
+/// Returns the files of a folder's manifests.
 fn manifest_files(folder: &Path) -> Vec<PathBuf> {
     files(&folder.join("manifests")).into_iter().map(|(_, path)| path).collect()
 }
@@ -457,7 +457,7 @@ fn a_cap_below_what_is_in_use_removes_nothing() {
     assert_eq!(json["removed"]["manifests"], 0, "it fits");
 }
 
-/// The last tier's cap is the command's, and those above have their own.
+/// The command's cap is for the last tier. The tiers above have their own.
 #[test]
 fn each_tier_is_held_to_its_own_cap() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -470,7 +470,7 @@ fn each_tier_is_held_to_its_own_cap() {
     store.put_manifest(&name, HASHES[0].as_bytes()).expect("it is put");
     drop(store);
     let usage = |uri: &str| transload(&["store", "ls", uri, "--format", "json"]).json()["usage"].clone();
-    // Each takes up less than the cap, and both more.
+    // Each tier takes up less than the cap, and both together more.
     for more in ["--dry-run", "--format=json"] {
         let ran = transload(&["store", "gc", &tiers, "--grace", "0", "--cap", "60kB", more]);
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
@@ -484,7 +484,7 @@ fn each_tier_is_held_to_its_own_cap() {
     assert_eq!(usage(&far)["chunks"], 0);
 }
 
-/// What has to be copied is read, and what is damaged is not copied.
+/// Data is verified before it is copied, and damaged data is not copied.
 #[test]
 fn gc_goes_on_past_what_is_damaged() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -554,7 +554,7 @@ fn a_lock_is_waited_for_as_long_as_the_environment_says() {
     assert!(told.contains("`lslocks` names the process"), "{told}");
 }
 
-/// Its own server has no password, and what it measures has no cap, whatever the environment says.
+/// The bench's own server has no password, and its stores have no cap, whatever the environment says.
 #[test]
 fn bench_store_measures_what_it_has_started() {
     let dir = tempfile::tempdir().expect("a folder");

@@ -9,7 +9,7 @@ use std::process::Command;
 use common::{Ran, root, transload};
 use serde_json::{Value, json};
 
-/// Where the vectors are that erllama made.
+/// The folder of the vectors made by erllama.
 fn vectors() -> PathBuf {
     root().join("crates/archive/tests/kvc/vectors")
 }
@@ -27,7 +27,7 @@ fn kvc_tells_what_erllama_reads_and_what_it_refuses() {
         for said in index["files"].as_array().expect("a list") {
             let file = vectors().join(kind).join(said["file"].as_str().expect("a name"));
             if !file.exists() {
-                // The one that is too long to be kept.
+                // The index has one file that is too long to be in the repository.
                 assert!(said.get("tokens_count").is_some());
                 continue;
             }
@@ -75,7 +75,7 @@ fn kvc_checks_the_key_if_there_is_one() {
     let pipe = dir.path().join("pipe.kvc");
     let made = Command::new("mkfifo").arg(&pipe).status();
     assert!(made.expect("mkfifo").success());
-    // Neither waits for a writer nor reads for ever.
+    // The command neither waits for a writer of the pipe nor reads without end.
     for path in [&pipe, Path::new("/dev/zero"), dir.path()] {
         for action in ["inspect", "verify"] {
             let ran = kvc(action, path, &[]);

@@ -1,4 +1,4 @@
-//! `transload store` with the libraries of others, and `transload store check`.
+//! `transload store` with libraries of others, and `transload store check`.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::process::Command;
 use common::{Ran, root, transload};
 use serde_json::json;
 
-/// The plugin of the guide, compiled as the guide says.
+/// Compiles the guide's plugin as the guide says.
 fn list_plugin(folder: &Path) -> PathBuf {
     let library = folder.join("libkv_store_list.so");
     let status = Command::new("cc")
@@ -38,23 +38,23 @@ fn the_plugin_of_the_guide_keeps_the_contract_but_for_what_it_keeps() {
         library,
         "--quick",
         "--scratch",
-        // No clock goes so far.
+        // This time is beyond the range of clocks.
         "--limit",
         "99999999999999d",
         "--format",
         "json",
     ]);
-    // Its stderr has what the library says of calls that are wrong.
+    // Stderr contains the library's messages about wrong calls.
     assert_eq!(ran.code, Some(1), "{}{}", ran.stdout, ran.stderr);
     let json = ran.json();
     assert_eq!(json["schema"], "transload.store.check/1");
-    // As the guide says: it keeps everything in memory.
+    // As the guide says, the plugin keeps everything in memory.
     let items = json["items"].as_array().expect("a list");
     let failed = items.iter().filter(|item| item["verdict"] == "fail");
     let failed: Vec<_> = failed.map(|item| &item["name"]).collect();
     assert_eq!(failed, [&json!("outlives-process")]);
     assert_eq!((&json["ok"], &json["counts"]["fail"]), (&json!(false), &json!(1)));
-    // Every item was tried; version 1 has no prefetch.
+    // Every item was run. Version 1 has no prefetch.
     let count = |verdict: &str| json["counts"][verdict].as_u64().expect("a number");
     let all = transload::store::conformance::items().count() as u64;
     assert_eq!(count("pass") + count("fail") + count("note") + count("skipped"), all);
@@ -62,7 +62,7 @@ fn the_plugin_of_the_guide_keeps_the_contract_but_for_what_it_keeps() {
     assert!(count("skipped") <= 1, "{json}");
 }
 
-/// Where there is no library, what is checked of libraries alone was not checked.
+/// Items that check only libraries fail without one, since they were not run.
 #[test]
 fn an_item_that_needs_a_library_fails_without_one() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -75,7 +75,7 @@ fn an_item_that_needs_a_library_fails_without_one() {
     }
 }
 
-/// A crash is what the item saw that crashed; the others still run.
+/// A crash fails the item in which it happens; the others still run.
 #[test]
 fn a_library_that_crashes_fails_its_item_alone() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -94,7 +94,7 @@ fn a_library_that_crashes_fails_its_item_alone() {
         .status()
         .expect("a C compiler");
     assert!(status.success());
-    // Found by its scheme, in a folder of the search path.
+    // Here the library is found by its scheme, in a folder of the search path.
     let output = common::command()
         .env("KV_STORE_LIBRARY_PATH", dir.path())
         .args(["store", "check", "broken://x", "--quick", "--format", "json"])
@@ -111,7 +111,7 @@ fn a_library_that_crashes_fails_its_item_alone() {
     assert_eq!(of("chunk-again")["verdict"], "pass");
 }
 
-/// Whoever checks it does not load it: that would be the end of the whole check.
+/// The checking process does not load the library, since a crash would end the whole check.
 #[test]
 fn a_library_that_crashes_when_it_is_loaded_fails_its_check() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -124,7 +124,7 @@ fn a_library_that_crashes_when_it_is_loaded_fails_its_check() {
         .status()
         .expect("a C compiler");
     assert!(status.success());
-    // Also where only the system's loader finds it.
+    // This holds as well if only the system's loader finds it.
     for search in ["KV_STORE_LIBRARY_PATH", "LD_LIBRARY_PATH"] {
         let output = common::command()
             .env_remove("KV_STORE_LIBRARY_PATH")
@@ -140,7 +140,7 @@ fn a_library_that_crashes_when_it_is_loaded_fails_its_check() {
     }
 }
 
-/// A library that the system finds and cannot load is not one that is not there.
+/// A library that exists but does not load is not reported as missing.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_library_that_does_not_load_says_why() {
@@ -165,7 +165,7 @@ fn a_library_that_does_not_load_says_why() {
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert!(ran.told().contains("nowhere"), "{}", ran.stderr);
     assert!(!ran.told().contains("there is no"), "{}", ran.stderr);
-    // It is there and wrong, which is what the check is for.
+    // The library exists and is faulty, which the check has to report.
     let ran = run(&["store", "check", "needs://x", "--format", "json"]);
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     let json = ran.json();

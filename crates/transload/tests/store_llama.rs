@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use common::{Ran, root, transload};
 use serde_json::json;
 
-/// What llama.cpp of llama-cpp-python 0.3.36 saved of 20 tokens.
+/// A file of 20 tokens saved by llama.cpp of llama-cpp-python 0.3.36.
 fn vector() -> PathBuf {
     root().join("crates/archive/tests/llama/vectors/tiny.ggsq")
 }
@@ -32,7 +32,7 @@ fn inspect_tells_what_llama_cpp_has_saved() {
     });
     assert_eq!(said, json!({"schema": "transload.store.llama/1", "ok": true, "info": info}));
 
-    // What follows may be of other caches.
+    // The file may continue with other caches.
     let dir = tempfile::tempdir().expect("a folder");
     let hybrid = dir.path().join("hybrid.bin");
     let mut bytes = fs::read(vector()).expect("a vector");
@@ -49,7 +49,7 @@ fn inspect_refuses_what_is_damaged() {
     let whole = fs::read(vector()).expect("a vector");
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("cut.bin");
-    // In the head, the tokens, the cells, the keys and the values.
+    // The cuts are in the head, the tokens, the cells, the keys and the values.
     for (end, said) in [
         (3, "the magic number at byte 0 takes 4 bytes, and 3 are left"),
         (60, "the tokens at byte 12 takes 80 bytes, and 48 are left"),
@@ -71,14 +71,14 @@ fn inspect_refuses_what_is_damaged() {
     assert_eq!(ran.code, Some(1));
     let told = ran.told();
     assert!(told.contains("version 4, and not with 0x67677371, version 3"), "{told}");
-    // What `llama_state_save_file` writes begins so.
+    // Files of `llama_state_save_file` begin with these bytes.
     fs::write(&file, b"nsgg\x0a\0\0\0").expect("a file");
     let told = inspect(&file, &[]).told();
     assert!(told.contains("is a whole context"), "{told}");
     let ran = inspect(Path::new("/nonexistent.bin"), &[]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
     assert_eq!(inspect(dir.path(), &[]).code, Some(2));
-    // A longer one than is read at once, of holes.
+    // This sparse file is longer than the amount that is read at once.
     let holes = fs::File::create(&file).and_then(|file| file.set_len((16 << 30) + 1));
     holes.expect("a file");
     let ran = inspect(&file, &[]);

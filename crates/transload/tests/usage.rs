@@ -1,4 +1,4 @@
-//! What every command has in common: help, exit codes, streams.
+//! Tests of behaviour common to all commands: help, exit codes, streams.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use common::{command, transload};
 
-/// Every command, as typed.
+/// Returns every command, as typed.
 fn commands() -> Vec<Vec<&'static str>> {
     const COMMANDS: [&str; 28] = [
         "plan",
@@ -55,8 +55,8 @@ fn help_goes_to_stdout_with_examples() {
     }
 }
 
-/// What stands behind the options is broken by hand, for terminals of 80 columns: clap breaks what is longer once
-/// more, in the middle.
+/// The text after the options has manual line breaks for terminals of 80 columns. If a line is longer, clap breaks it
+/// again, in the middle.
 #[test]
 fn help_on_stores_fits_into_80_columns() {
     for mut args in commands() {
@@ -111,12 +111,12 @@ fn bad_usage_exits_2_and_says_so_on_stderr() {
 /// A plan between the documents of the examples.
 const OF_EXAMPLES: [&str; 7] = ["plan", "--from", "prefill.toml", "--to", "decode.toml", "--tokens", "64"];
 
-/// Where those are.
+/// The folder of the example documents.
 fn examples() -> PathBuf {
     common::root().join("docs/examples")
 }
 
-/// A command that prints more than a pipe holds.
+/// Returns a command that prints more than a pipe holds.
 fn long() -> Command {
     let mut command = command();
     command.current_dir(examples()).args(OF_EXAMPLES).args(["--chunks", "--format", "json"]);

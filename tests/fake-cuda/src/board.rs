@@ -1,5 +1,5 @@
-//! All that the driver knows but memory: contexts, streams with their queues, events, modules. One lock guards it, and
-//! one condition tells of every change, so that who waits for what can be seen in one place.
+//! The state of the driver except memory: contexts, streams with their queues, events, modules. One lock guards it and
+//! one condition signals every change, so that all waiting can be understood in one place.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -9,17 +9,17 @@ use std::time::Instant;
 use crate::code::*;
 use crate::settings::{Random, settings};
 
-/// A number that stands for something the driver made. None is used twice in a process.
+/// A number that identifies an object of the driver. No number is reused in a process.
 pub(crate) type Handle = usize;
 
 pub(crate) struct Board {
-    /// Whether streams stop before their next operation.
+    /// Whether all streams stop before their next operation.
     pub(crate) held: bool,
-    /// One for each device: its primary context.
+    /// The primary context of each device.
     pub(crate) contexts: Vec<Context>,
     pub(crate) lines: HashMap<Handle, Line>,
     pub(crate) events: HashMap<Handle, Event>,
-    /// The device of each.
+    /// The device of each module.
     pub(crate) modules: HashMap<Handle, usize>,
     pub(crate) functions: HashMap<Handle, Function>,
     last_handle: Handle,
@@ -28,17 +28,17 @@ pub(crate) struct Board {
 #[derive(Default)]
 pub(crate) struct Context {
     pub(crate) retained: u32,
-    /// The sticky error that lost it.
+    /// The sticky error, if the context is lost.
     pub(crate) lost: Option<Code>,
-    /// Whether its streams stop before their next operation.
+    /// All streams of the context stop before their next operation.
     pub(crate) held: bool,
-    /// Its NULL stream, once something used it.
+    /// The context's NULL stream, once it has been used.
     pub(crate) null: Option<Handle>,
-    /// The devices whose memory its kernels may use besides.
+    /// The other devices whose memory its kernels may access.
     pub(crate) peers: HashSet<usize>,
-    /// How many streams were made in it.
+    /// The number of streams created in the context so far.
     pub(crate) streams: usize,
-    /// The streams of the operations that have not begun, for each hardware queue in the order in which they were given.
+    /// The streams of the operations that have not begun, for each hardware queue in order of submission.
     pub(crate) queues: HashMap<usize, VecDeque<Handle>>,
 }
 
@@ -49,24 +49,24 @@ pub(crate) enum Kind {
     NonBlocking,
 }
 
-/// A stream: what its thread has to do. It outlives the stream's handle until that is done.
+/// A stream: the operations of its thread. It outlives the stream's handle until they are done.
 pub(crate) struct Line {
     pub(crate) device: usize,
     pub(crate) kind: Kind,
-    /// The hardware queue that it shares with others.
+    /// The hardware queue that the stream shares with others.
     pub(crate) shared: Option<usize>,
     pub(crate) queue: VecDeque<Operation>,
     pub(crate) submitted: u64,
     pub(crate) done: u64,
-    /// Whether it stops before its next operation.
+    /// The stream stops before its next operation.
     pub(crate) held: bool,
-    /// Whether it says that it is captured into a graph. Its operations are done all the same.
+    /// The stream claims to be captured into a graph. Its operations are executed nevertheless.
     pub(crate) capturing: bool,
-    /// Whether its handle is good.
+    /// The stream's handle is valid.
     pub(crate) open: bool,
 }
 
-/// What an operation does; an error loses the context.
+/// The action of an operation. An error loses the context.
 pub(crate) type Work = Box<dyn FnOnce(&mut Random) -> Result + Send>;
 
 pub(crate) struct Operation {
@@ -74,7 +74,7 @@ pub(crate) struct Operation {
     pub(crate) work: Work,
 }
 
-/// A place in a stream's work: after its `number`th operation.
+/// A point in a stream's work: the end of its operation number `number`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) line: Handle,
@@ -84,9 +84,9 @@ pub(crate) struct Mark {
 pub(crate) struct Event {
     pub(crate) device: usize,
     pub(crate) timing: bool,
-    /// Where it was last recorded.
+    /// The mark of its last record.
     pub(crate) mark: Option<Mark>,
-    /// When its stream got there.
+    /// The time at which the stream reached that mark.
     pub(crate) at: Option<Instant>,
 }
 
@@ -109,28 +109,29 @@ static BOARD: LazyLock<Mutex<Board>> = LazyLock::new(|| {
     })
 });
 
-/// Tells of changes to the board.
+/// Signals changes of the board.
 pub(crate) static NEWS: Condvar = Condvar::new();
 
-/// Locks the board. Who holds it does not ask for the lock of memory.
+/// Locks the board. A thread that holds this lock must not take that of memory.
 pub(crate) fn board() -> MutexGuard<'static, Board> {
     BOARD.lock().unwrap()
 }
 
 impl Board {
-    /// Makes a handle.
+    /// Creates a new handle.
     pub(crate) fn handle(&mut self) -> Handle {
         self.last_handle += 16;
         self.last_handle
     }
 
-    /// Whether all work before the mark is done.
+    /// Returns whether all work before the mark is done.
     pub(crate) fn reached(&self, mark: &Mark) -> bool {
         let line = self.lines.get(&mark.line);
         line.is_none_or(|line| line.done >= mark.number)
     }
 
-    /// Whether a stream's thread may do its next operation. In a lost context it throws its operations away.
+    /// Returns whether a stream's thread may execute its next operation. In a lost context operations are discarded, so
+    /// they need not wait.
     pub(crate) fn may_start(&self, handle: Handle) -> bool {
         let line = &self.lines[&handle];
         let next = &line.queue[0];
@@ -139,27 +140,27 @@ impl Board {
         context.lost.is_some() || (!held && self.is_first(handle) && next.after.iter().all(|mark| self.reached(mark)))
     }
 
-    /// Whether the next operation of a stream is at the head of its hardware queue. One that has begun is out of it, so it
-    /// holds up only what waits for it.
+    /// Returns whether a stream's next operation is at the head of its hardware queue. A running operation has left the
+    /// queue, so it delays only operations that wait for it.
     fn is_first(&self, handle: Handle) -> bool {
         let line = &self.lines[&handle];
         let first = |queue| self.contexts[line.device].queues[&queue].front();
         line.shared.is_none_or(|queue| first(queue) == Some(&handle))
     }
 
-    /// Takes the next operation of a stream out of all queues.
+    /// Removes a stream's next operation from all queues and returns it.
     pub(crate) fn take(&mut self, handle: Handle) -> Operation {
         let line = self.lines.get_mut(&handle).expect("its thread removes it");
         if let Some(queue) = line.shared {
             let queue = self.contexts[line.device].queues.entry(queue).or_default();
-            // In a lost context it need not be the first.
+            // In a lost context it may not be the first.
             let at = queue.iter().position(|other| *other == handle);
             at.and_then(|at| queue.remove(at));
         }
         line.queue.pop_front().expect("it may start")
     }
 
-    /// The end of all that was given to those lines of a device so far.
+    /// Returns the current ends of those streams of a device that `which` accepts.
     pub(crate) fn marks(&self, device: usize, which: impl Fn(Handle, &Line) -> bool) -> Vec<Mark> {
         let lines = self.lines.iter();
         lines
@@ -168,7 +169,7 @@ impl Board {
             .collect()
     }
 
-    /// The sticky error of a context, or that it is not there any more.
+    /// Fails with the sticky error of a lost context, or if the context has been destroyed.
     pub(crate) fn usable(&self, device: usize) -> Result {
         let context = &self.contexts[device];
         if let Some(code) = context.lost {
@@ -180,20 +181,20 @@ impl Board {
         Ok(())
     }
 
-    /// Loses a context: every later call in it gives this code.
+    /// Marks a context as lost: every later call in it returns this code.
     pub(crate) fn lose(&mut self, device: usize, code: Code) {
         self.contexts[device].lost.get_or_insert(code);
         NEWS.notify_all();
     }
 
-    /// How many things were made and not destroyed.
+    /// Returns the number of objects that were created and not destroyed.
     pub(crate) fn live(&self) -> usize {
         let streams = self.lines.values();
         let streams = streams.filter(|line| line.open && line.kind != Kind::Null);
         streams.count() + self.events.len() + self.modules.len()
     }
 
-    /// Forgets what was made in a context.
+    /// Forgets the objects of a context.
     pub(crate) fn clear(&mut self, device: usize) {
         self.contexts[device].null = None;
         self.contexts[device].peers.clear();
@@ -212,17 +213,17 @@ thread_local! {
     static CURRENT: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The device of the thread's current context.
+/// Returns the device of the thread's current context.
 pub(crate) fn current() -> Option<usize> {
     CURRENT.with_borrow(|stack| stack.last().copied())
 }
 
-/// Makes a context current, above the one that was.
+/// Pushes a context onto the thread's stack, which makes it current.
 pub(crate) fn push(device: usize) {
     CURRENT.with_borrow_mut(|stack| stack.push(device));
 }
 
-/// Makes the context below current again.
+/// Pops the current context from the thread's stack.
 pub(crate) fn pop() -> Option<usize> {
     CURRENT.with_borrow_mut(Vec::pop)
 }

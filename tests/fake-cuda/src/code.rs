@@ -1,11 +1,11 @@
-//! The driver's result codes that the fake can give or is told to give.
+//! The result codes that the fake can return.
 
 use std::ffi::CStr;
 
-/// A `CUresult`. Not the enum: tests may command any number.
+/// A `CUresult` as an integer, since tests may request any number.
 pub(crate) type Code = u32;
 
-/// What a function comes to.
+/// The result of a function.
 pub(crate) type Result<T = ()> = std::result::Result<T, Code>;
 
 macro_rules! codes {
@@ -15,10 +15,10 @@ macro_rules! codes {
             pub(crate) const $name: Code = cudarc::driver::sys::CUresult::$name as Code;
         )*
 
-        /// Each code, its name, and what `cuGetErrorString` says.
+        /// Each code with its name and the text of `cuGetErrorString`.
         const NAMES: &[(Code, &CStr, &CStr)] = &[$((
             $name,
-            // The literal ends with the only NUL that is in it.
+            // The only NUL is the one that ends the literal.
             match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                 Ok(name) => name,
                 Err(_) => panic!(),
@@ -68,12 +68,12 @@ codes! {
     CUDA_ERROR_UNKNOWN c"unknown error",
 }
 
-/// Whether a context that met this error is lost.
+/// Returns whether an error makes its context lost.
 pub(crate) fn is_sticky(code: Code) -> bool {
     matches!(code, 214 | 220 | 226 | 700 | 702 | 710 | 714..=719 | 721)
 }
 
-/// The name of a code, and its text.
+/// Returns the name of a code and its text.
 pub(crate) fn names(code: Code) -> Option<(&'static CStr, &'static CStr)> {
     let known = NAMES.iter().find(|(known, ..)| *known == code)?;
     Some((known.1, known.2))

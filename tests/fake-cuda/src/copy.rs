@@ -1,4 +1,4 @@
-//! Copies and fills of memory by a stream.
+//! Copies and fills of memory, executed by streams.
 
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,10 +9,10 @@ use crate::faults;
 use crate::memory::{self, Kind, OFFSET, User};
 use crate::stream;
 
-/// How many bytes copies have carried to or from registered memory of the host.
+/// The number of bytes copied to or from registered host memory.
 static REGISTERED: AtomicU64 = AtomicU64::new(0);
 
-/// How many that are, in all.
+/// Returns the number of bytes copied to or from registered host memory.
 #[unsafe(no_mangle)]
 extern "C" fn fake_cuda_registered_bytes() -> u64 {
     REGISTERED.load(Relaxed)
@@ -21,31 +21,31 @@ extern "C" fn fake_cuda_registered_bytes() -> u64 {
 /// A side of a copy.
 #[derive(Clone)]
 enum Side {
-    /// Memory that the driver knows, so that it is checked again when the copy starts.
+    /// Memory that the driver knows, which is checked again when the copy starts.
     Known(u64),
-    /// Pageable memory of the host, which stays while the call does.
+    /// Pageable host memory, which is valid during the call.
     Pageable(usize),
-    /// What was in pageable memory when the call was made.
+    /// The bytes that were in pageable memory at the time of the call.
     Staged(Box<[u8]>),
 }
 
-/// When a call comes back.
+/// The point at which a call returns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Return {
-    /// As soon as it can.
+    /// As soon as possible.
     Early,
-    /// When the copy is done, unless it comes from pageable memory: then when those bytes were read, as
-    /// the driver's documentation of synchronous behavior allows.
+    /// When the copy is done. If it comes from pageable memory, when those bytes were read, as the driver's
+    /// documentation of synchronous behavior allows.
     Late,
 }
 
-/// A device address, or pinned memory's.
+/// Checks the address of device or pinned memory.
 fn known(address: u64, size: usize, writes: bool) -> Result<Side> {
     let found = memory::read().find(address, size as u64, &User::Copy, writes);
     found.map(|_| Side::Known(address)).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
-/// Memory of the host: all of it pinned, or nothing of it.
+/// Checks host memory, which has to be completely pinned or completely pageable.
 fn host(address: usize, size: usize, writes: bool) -> Result<Side> {
     let end = address.checked_add(size).filter(|end| *end as u64 <= OFFSET && address != 0);
     end.ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -114,7 +114,7 @@ fn submit(device: usize, to: Side, from: Side, size: usize, on: Handle, waits: b
         // SAFETY: both are as long as `size`: device or pinned memory, which stays while `memory` is locked, staged
         // bytes, or pageable memory of a caller that waits for this.
         unsafe { ptr::copy(from, to, size) };
-        // So that a test can tell how many are under way.
+        // Counted so that a test can tell how many copies are still running.
         faults::count("copy done")
     };
     queue(device, on, work, waits)
@@ -129,7 +129,7 @@ fn queue(device: usize, on: Handle, work: impl FnOnce() -> Result + Send + 'stat
     if waits { stream::wait(device, &[mark]) } else { Ok(()) }
 }
 
-/// Where the bytes of a side are, when the copy runs.
+/// Returns the address of a side's bytes when the copy runs.
 fn place(memory: &memory::Memory, side: &Side, size: usize, writes: bool) -> Result<*mut u8> {
     match side {
         Side::Known(address) => {

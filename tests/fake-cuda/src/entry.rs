@@ -1,5 +1,5 @@
-//! How a function of the driver begins: it is counted, told to fail if a test said so, and refused where the driver,
-//! or a context, is missing.
+//! The beginning of every driver function: it is counted, fails if a test has requested that, and is refused without an
+//! initialised driver or a context.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -22,13 +22,13 @@ macro_rules! driver {
 }
 pub(crate) use driver;
 
-/// Where a function leaves a result. Its caller keeps the contract of the ABI: it is null or can be written to.
+/// A pointer for a result. By the ABI's contract it is null or writable.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// Leaves it; null is CUDA_ERROR_INVALID_VALUE.
+    /// Writes the result. A null pointer is CUDA_ERROR_INVALID_VALUE.
     pub(crate) fn give(self, value: T) -> Result {
         if self.0.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -38,23 +38,22 @@ impl<T> Out<T> {
         Ok(())
     }
 
-    /// The `index`th of an array.
+    /// Returns the pointer to an element of an array.
     pub(crate) fn nth(self, index: usize) -> Self {
         Self(self.0.wrapping_add(index))
     }
 
-    /// The same place, for another type.
+    /// Casts the pointer to another type.
     pub(crate) fn cast<U>(self) -> Out<U> {
         Out(self.0.cast())
     }
 
-    /// Whether there is a place.
     pub(crate) fn is_null(&self) -> bool {
         self.0.is_null()
     }
 }
 
-/// Where a function finds an argument. Its caller keeps the contract of the ABI: it is null or can be read.
+/// A pointer to an argument. By the ABI's contract it is null or readable.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct In<T>(*const T);
@@ -66,7 +65,7 @@ impl<T> From<Out<T>> for In<T> {
 }
 
 impl<T: Copy> In<T> {
-    /// Reads it; null is CUDA_ERROR_INVALID_VALUE.
+    /// Reads the argument. A null pointer is CUDA_ERROR_INVALID_VALUE.
     pub(crate) fn read(self) -> Result<T> {
         if self.0.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -75,7 +74,7 @@ impl<T: Copy> In<T> {
         Ok(unsafe { self.0.read_unaligned() })
     }
 
-    /// The `index`th of an array.
+    /// Returns the pointer to an element of an array.
     pub(crate) fn nth(self, index: usize) -> Self {
         Self(self.0.wrapping_add(index))
     }
@@ -88,15 +87,15 @@ impl<T: Copy> In<T> {
 /// The process that called `cuInit`, or 0.
 static INITIALIZED: AtomicU32 = AtomicU32::new(0);
 
-/// Whether the process ends.
+/// Whether the process is exiting.
 static ENDS: AtomicBool = AtomicBool::new(false);
 
-/// Begins a function that works without a driver.
+/// Runs a function that works without an initialised driver.
 pub(crate) fn anywhere(name: &'static str, work: impl FnOnce() -> Result) -> Code {
     code(begin(name).and_then(|()| work()))
 }
 
-/// Begins a function that works without a context.
+/// Runs a function that works without a context.
 pub(crate) fn initialized(name: &'static str, work: impl FnOnce() -> Result) -> Code {
     let ready = || match INITIALIZED.load(Ordering::Acquire) {
         0 => Err(CUDA_ERROR_NOT_INITIALIZED),
@@ -105,7 +104,7 @@ pub(crate) fn initialized(name: &'static str, work: impl FnOnce() -> Result) -> 
     code(begin(name).and_then(|()| ready()).and_then(|()| work()))
 }
 
-/// Begins a function that works without a context, but not in one that is lost.
+/// Runs a function that works without a context, but fails if the current context is lost.
 pub(crate) fn not_lost(name: &'static str, work: impl FnOnce() -> Result) -> Code {
     initialized(name, || {
         let lost = current().and_then(|device| board().contexts[device].lost);
@@ -113,7 +112,7 @@ pub(crate) fn not_lost(name: &'static str, work: impl FnOnce() -> Result) -> Cod
     })
 }
 
-/// Begins a function that needs a current context, whose device it gets.
+/// Runs a function that needs a current context and gets its device.
 pub(crate) fn in_context(name: &'static str, work: impl FnOnce(usize) -> Result) -> Code {
     initialized(name, || {
         let device = current().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
@@ -122,7 +121,7 @@ pub(crate) fn in_context(name: &'static str, work: impl FnOnce(usize) -> Result)
     })
 }
 
-/// Begins a function that allocates, pins, registers or loads in the current context.
+/// Runs a function that allocates, pins, registers or loads in the current context.
 pub(crate) fn allocating(name: &'static str, work: impl FnOnce(usize) -> Result) -> Code {
     in_context(name, |device| {
         if settings().alloc_waits {
@@ -136,7 +135,7 @@ unsafe extern "C" {
     safe fn atexit(work: extern "C" fn()) -> c_int;
 }
 
-/// Marks the driver as initialized, by this process, with which it is shut down.
+/// Marks the driver as initialised by this process. It is shut down when the process exits.
 pub(crate) fn initialize() {
     extern "C" fn end() {
         ENDS.store(true, Ordering::Release);
@@ -146,7 +145,8 @@ pub(crate) fn initialize() {
     }
 }
 
-/// After a fork there are no threads, and locks may be held forever, so nothing else comes before this.
+/// Performs the common checks. After a fork there are no threads and locks may be held forever, so the check for that
+/// comes first.
 fn begin(name: &'static str) -> Result {
     let by = INITIALIZED.load(Ordering::Acquire);
     if by != 0 && by != std::process::id() {

@@ -1,5 +1,4 @@
-//! What tests command and ask: functions that fail, how often they were called, what is alive, streams that stand
-//! still.
+//! The interface for tests: requested failures, call counts, live objects, and held streams.
 
 use std::collections::HashMap;
 use std::env;
@@ -11,15 +10,15 @@ use crate::board::{self, Handle, board};
 use crate::code::*;
 use crate::memory;
 
-/// The code of a call that does not return.
+/// The code that makes a call never return.
 const NEVER: Code = u32::MAX;
 
 #[derive(Default)]
 struct Function {
     calls: u64,
-    /// How many calls each fault is away, and its code.
+    /// The number of calls until each fault, and its code.
     faults: Vec<(u32, Code)>,
-    /// What all calls give.
+    /// The code that all calls return, if set.
     always: Option<Code>,
 }
 
@@ -46,7 +45,7 @@ fn functions() -> MutexGuard<'static, HashMap<String, Function>> {
     FUNCTIONS.lock().unwrap()
 }
 
-/// Counts a call, which may have to fail.
+/// Counts a call, and fails it if a test has requested that.
 pub(crate) fn count(name: &'static str) -> Result {
     let mut functions = functions();
     let function = functions.entry(name.to_owned()).or_default();
@@ -71,16 +70,16 @@ fn stay() -> ! {
 }
 
 /// # Safety
-/// It is text that ends with NUL.
+/// `name` has to be text that ends with NUL.
 unsafe fn text(name: *const c_char) -> String {
     // SAFETY: the caller keeps it.
     unsafe { CStr::from_ptr(name) }.to_str().unwrap().to_owned()
 }
 
-/// The `nth` next call of this function (1 is the next) does nothing and gives that code. A sticky code loses the
-/// current context. With 0, nothing that was commanded before comes any more.
+/// Makes the `nth` next call of a function (1 is the next) do nothing and return this code. A sticky code loses the
+/// current context. With 0, earlier requests are cancelled.
 ///
-/// A call whose code is [`NEVER`] does not return.
+/// A call with the code [`NEVER`] does not return.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fake_cuda_fail(name: *const c_char, nth: u32, code: u32) {
     // SAFETY: tests give text.
@@ -93,7 +92,7 @@ unsafe extern "C" fn fake_cuda_fail(name: *const c_char, nth: u32, code: u32) {
     }
 }
 
-/// All calls of this function do nothing and give that code, from now on.
+/// Makes all further calls of a function do nothing and return this code.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fake_cuda_fail_always(name: *const c_char, code: u32) {
     // SAFETY: tests give text.
@@ -101,7 +100,7 @@ unsafe extern "C" fn fake_cuda_fail_always(name: *const c_char, code: u32) {
     functions().entry(name).or_default().always = Some(code);
 }
 
-/// How often this function was called, or this entry of a module launched, those calls included that failed.
+/// Returns how often a function was called, or an entry of a module launched, including failed calls.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fake_cuda_calls(name: *const c_char) -> u64 {
     // SAFETY: tests give text.
@@ -109,8 +108,8 @@ unsafe extern "C" fn fake_cuda_calls(name: *const c_char) -> u64 {
     functions().get(&name).map_or(0, |function| function.calls)
 }
 
-/// How many things are alive that a program has to give back: allocations, streams, events, modules,
-/// registrations, handles, reservations and mappings of memory.
+/// Returns the number of objects that a program has to free: allocations, streams, events, modules, registrations,
+/// handles, reservations and mappings of memory.
 #[unsafe(no_mangle)]
 extern "C" fn fake_cuda_live() -> u64 {
     let made = board().live();
@@ -140,7 +139,7 @@ extern "C" fn fake_cuda_hold_stream(stream: Handle, on: u32) {
     board::NEWS.notify_all();
 }
 
-/// Has a stream say that it is captured into a graph, until this is called with 0.
+/// Makes a stream claim to be captured into a graph, until this is called with 0.
 #[unsafe(no_mangle)]
 extern "C" fn fake_cuda_capture(stream: Handle, on: u32) {
     let mut board = board();

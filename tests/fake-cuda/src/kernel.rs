@@ -1,4 +1,5 @@
-//! Kernels: `walk.cu` and `crc32c.cu` as C, one thread after the other in a random order, each access checked.
+//! The kernels `walk.cu` and `crc32c.cu`, compiled as C. Their threads run one after the other in a random order, and
+//! each access is checked.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -13,23 +14,23 @@ use crate::code::*;
 use crate::memory::{self, Memory, User};
 use crate::settings::Random;
 
-/// What a module has.
+/// The entries of a module.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Entry {
-    /// Entry of this number of `walk.cu`.
+    /// An entry of `walk.cu`, by its number.
     Walk(u32),
-    /// Folds bytes.
+    /// The entry of `crc32c.cu`, which folds bytes.
     Fold,
-    /// Holds its stream for as many microseconds as its parameter says.
+    /// Blocks its stream for the microseconds in its parameter.
     Spin,
-    /// Holds its stream until the word of pinned memory at that address is no longer 0, and no longer than `HELD`.
+    /// Blocks its stream until the word of pinned memory at this address is no longer 0, for at most `HELD`.
     Hold,
 }
 
-/// Longer than on a GPU: here it is other processes that are late.
+/// The limit is longer than on a GPU, since other processes may be slow here.
 const HELD: Duration = Duration::from_secs(60);
 
-/// A copy of a launch's parameter. Aligned as the structure of C is.
+/// A copy of a launch's parameter, aligned like the C structure.
 pub(crate) struct Parameter(Box<[u64]>);
 
 /// `struct machine` of `c/machine.h`.
@@ -48,7 +49,7 @@ unsafe extern "C" {
 }
 
 impl Entry {
-    /// Every module has these.
+    /// The entries that every module has.
     const NAMED: [(&str, Self); 10] = [
         ("walk_1", Self::Walk(0)),
         ("walk_2", Self::Walk(1)),
@@ -76,7 +77,7 @@ impl Entry {
     /// Copies the one parameter of a launch.
     ///
     /// # Safety
-    /// It is of the entry's type.
+    /// The pointer has to refer to a parameter of the entry's type.
     pub(crate) unsafe fn parameter(self, at: *const u8) -> Parameter {
         let size = match self {
             Self::Walk(_) => fake_walk_size() as usize,
@@ -90,7 +91,7 @@ impl Entry {
         Parameter(words)
     }
 
-    /// Runs a launch. An error is a kernel's, and loses the context.
+    /// Runs a launch. An error is the kernel's, and loses the context.
     pub(crate) fn run(self, device: usize, parameter: Parameter, threads: u32, random: &mut Random) -> Result {
         match self {
             Self::Walk(entry) => run_threads(device, threads, random, |machine, thread| {
@@ -115,7 +116,7 @@ fn hold(device: usize, flag: u64) -> Result {
     let peers = HashSet::new();
     let user = User::Kernel { device, peers };
     let is_set = || -> Result<bool> {
-        // Not for as long as it is held: who allocates waits for memory that is read.
+        // The lock is not held while blocking: allocations wait for readers of memory.
         let memory = memory::read();
         let found = memory.find(flag, 4, &user, false);
         let found = found.filter(|_| flag.is_multiple_of(4)).ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)?;
@@ -128,7 +129,7 @@ fn hold(device: usize, flag: u64) -> Result {
     Ok(())
 }
 
-/// Runs each thread once, by `thread`, to which the machine is lent.
+/// Runs each thread once, with the machine borrowed for it.
 fn run_threads(device: usize, threads: u32, random: &mut Random, run: impl Fn(&Machine, u32)) -> Result {
     let peers = board().contexts[device].peers.clone();
     let running = Running {
@@ -152,9 +153,9 @@ fn run_threads(device: usize, threads: u32, random: &mut Random, run: impl Fn(&M
 struct Running<'memory> {
     memory: &'memory Memory,
     user: User,
-    /// What was wrong with the first access that was wrong. From then on accesses do nothing.
+    /// The error of the first invalid access. Later accesses do nothing.
     fault: Cell<Code>,
-    /// The addresses that the last load, and the last store, was found to be among.
+    /// The address ranges in which the last load and the last store were found.
     loads: Cell<(u64, u64)>,
     stores: Cell<(u64, u64)>,
 }
@@ -173,7 +174,7 @@ impl Running<'_> {
         }
     }
 
-    /// Where the bytes are, if the device may use them and there was no fault yet.
+    /// Returns the address of the bytes, if the device may access them and there was no fault yet.
     fn access(&self, address: u64, size: u64, alignment: u64, writes: bool) -> Option<*mut u8> {
         if !address.is_multiple_of(alignment) {
             self.fail(CUDA_ERROR_MISALIGNED_ADDRESS);

@@ -1,4 +1,4 @@
-//! Which addresses a device can use, and where their bytes are in this process.
+//! The addresses that a device can use, and the location of their bytes in this process.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -7,9 +7,8 @@ use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::board::Handle;
 use crate::view::View;
 
-/// A device address is that of the host's view and this: no user space of Linux has such addresses unless a program
-/// asks for them, so they fault in host code. Pinned host memory and managed memory have the
-/// same address on both sides.
+/// The offset from the host's view to a device address. No user space of Linux has such addresses unless a program asks
+/// for them, so they fault in host code. Pinned host memory and managed memory have the same address on both sides.
 pub(crate) const OFFSET: u64 = 1 << 48;
 
 /// The memory of a device.
@@ -17,9 +16,9 @@ pub(crate) const TOTAL: u64 = 16 << 30;
 
 pub(crate) enum Kind {
     Allocated(#[expect(dead_code, reason = "it unmaps the memory at its end")] View),
-    /// Memory that host code reaches as well, at the same address.
+    /// Memory that host code can access at the same address.
     Managed(#[expect(dead_code, reason = "it unmaps the memory at its end")] View),
-    /// A part of a reservation, with the devices that may use it and whether they may write.
+    /// A part of a reservation, with the devices that may access it and whether they may write.
     Mapped(HashMap<usize, bool>),
     HostAllocated(#[expect(dead_code, reason = "it unmaps the memory at its end")] View),
     HostRegistered {
@@ -33,7 +32,7 @@ pub(crate) struct Region {
     pub(crate) kind: Kind,
 }
 
-/// Memory that `cuMemCreate` made or a descriptor brought.
+/// Memory created by `cuMemCreate` or imported from a descriptor.
 pub(crate) struct Shared {
     pub(crate) memory: OwnedFd,
     pub(crate) size: u64,
@@ -41,7 +40,7 @@ pub(crate) struct Shared {
     pub(crate) exportable: bool,
 }
 
-/// Addresses without memory.
+/// A reserved range of addresses.
 pub(crate) struct Reservation {
     pub(crate) size: u64,
     pub(crate) view: View,
@@ -49,29 +48,29 @@ pub(crate) struct Reservation {
 
 #[derive(Default)]
 pub(crate) struct Memory {
-    /// By their first device address; they do not overlap.
+    /// The regions by their first device address; they do not overlap.
     pub(crate) regions: BTreeMap<u64, Region>,
     pub(crate) reservations: BTreeMap<u64, Reservation>,
     pub(crate) shared: BTreeMap<Handle, Shared>,
 }
 
-/// Who uses memory.
+/// The kind of access to memory.
 pub(crate) enum User {
-    /// A copy engine, which reaches every device.
+    /// A copy engine, which can access every device.
     Copy,
-    /// A kernel, which reaches its device and the peers it has access to.
+    /// A kernel, which can access its device and the peers that it has enabled.
     Kernel { device: usize, peers: HashSet<usize> },
 }
 
 static MEMORY: RwLock<Memory> =
     RwLock::new(Memory { regions: BTreeMap::new(), reservations: BTreeMap::new(), shared: BTreeMap::new() });
 
-/// Keeps all memory where it is. Operations hold this while they run.
+/// Locks memory for reading, which keeps all of it in place. Operations hold this lock while they run.
 pub(crate) fn read() -> RwLockReadGuard<'static, Memory> {
     MEMORY.read().unwrap()
 }
 
-/// Waits for running operations.
+/// Locks memory for changes, after running operations have ended.
 pub(crate) fn write() -> RwLockWriteGuard<'static, Memory> {
     MEMORY.write().unwrap()
 }
@@ -98,20 +97,20 @@ impl Region {
 }
 
 impl Memory {
-    /// The region that has this byte, and its first address.
+    /// Returns the region with this byte, and its first address.
     pub(crate) fn at(&self, address: u64) -> Option<(u64, &Region)> {
         let (&start, region) = self.regions.range(..=address).next_back()?;
         (address - start < region.size).then_some((start, region))
     }
 
-    /// The region that has this byte, from where to where, if the user may use it.
+    /// Returns the bounds of the region with this byte, if the user may access it.
     pub(crate) fn range(&self, address: u64, user: &User, writes: bool) -> Option<(u64, u64)> {
         let (start, region) = self.at(address)?;
         let allowed = region.allows(user, writes);
         allowed.then_some((start, start + region.size))
     }
 
-    /// Where the bytes are, if the user may use all of them. They may lie in mappings that follow each other.
+    /// Returns the location of the bytes, if the user may access all of them. They may be in consecutive mappings.
     pub(crate) fn find(&self, address: u64, size: u64, user: &User, writes: bool) -> Option<*mut u8> {
         let end = address.checked_add(size)?;
         let (_, mut covered) = self.range(address, user, writes)?;
@@ -123,7 +122,7 @@ impl Memory {
         Some(view(address))
     }
 
-    /// The first region that has a byte of the range.
+    /// Returns the first region that overlaps the range.
     pub(crate) fn overlapping(&self, address: u64, size: u64) -> Option<(u64, &Region)> {
         let before = self.at(address);
         before.or_else(|| {
@@ -133,7 +132,7 @@ impl Memory {
         })
     }
 
-    /// The memory of a device that is in use.
+    /// Returns the bytes of a device's memory in use.
     pub(crate) fn used(&self, device: usize) -> u64 {
         let allocated = self.regions.values().filter(|region| matches!(region.kind, Kind::Allocated(_)));
         let allocated = allocated.filter(|region| region.device == device).map(|region| region.size);
@@ -141,19 +140,19 @@ impl Memory {
         allocated.chain(shared.map(|shared| shared.size)).sum()
     }
 
-    /// How many things a program has to give back.
+    /// Returns the number of objects that a program has to free.
     pub(crate) fn live(&self) -> usize {
         self.regions.len() + self.reservations.len() + self.shared.len()
     }
 
-    /// Frees what was allocated in a context.
+    /// Frees the allocations of a context.
     pub(crate) fn clear(&mut self, device: usize) {
         let stays = |region: &Region| region.device != device || matches!(region.kind, Kind::Mapped(_));
         self.regions.retain(|_, region| stays(region));
     }
 }
 
-/// Where the byte of a device address is in this process.
+/// Returns the location of a device address's byte in this process.
 pub(crate) fn view(address: u64) -> *mut u8 {
     let host = address.checked_sub(OFFSET).unwrap_or(address);
     host as *mut u8

@@ -1,4 +1,4 @@
-//! What the environment says, and the random numbers that follow from it.
+//! The settings from the environment, and the random numbers derived from them.
 
 use std::env;
 use std::sync::LazyLock;
@@ -8,16 +8,16 @@ use std::time::Duration;
 pub(crate) struct Settings {
     /// `FAKE_CUDA_DEVICES`.
     pub(crate) devices: usize,
-    /// `FAKE_CUDA_SEED`: of delays, and of the order in which a kernel's threads run.
+    /// `FAKE_CUDA_SEED`: the seed of delays and of the order of a kernel's threads.
     pub(crate) seed: u64,
     /// `FAKE_CUDA_DELAY_US`: the longest delay before an operation.
     pub(crate) delay: u64,
-    /// `FAKE_CUDA_QUEUES`: how many hardware queues the streams of a context share; 0 for one each. A GPU has
-    /// `CUDA_DEVICE_MAX_CONNECTIONS` of them, 8 unless it is set and 32 at most. NVIDIA does not say whether streams of
-    /// unlike priorities share one, so here they do, which is the worse case.
+    /// `FAKE_CUDA_QUEUES`: the number of hardware queues that the streams of a context share; 0 gives each its own. A
+    /// GPU has `CUDA_DEVICE_MAX_CONNECTIONS` of them, 8 by default and 32 at most. NVIDIA does not document whether
+    /// streams of different priorities share one, so here they do, which is the worse case.
     pub(crate) queues: usize,
-    /// `FAKE_CUDA_ALLOC_WAITS`: whether to allocate, pin, register or load waits for all that the context was given, as
-    /// NVIDIA's guide allows a driver to.
+    /// `FAKE_CUDA_ALLOC_WAITS`: whether allocating, pinning, registering or loading waits for all work of the context,
+    /// which NVIDIA's guide allows a driver to do.
     pub(crate) alloc_waits: bool,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn settings() -> &'static Settings {
     &SETTINGS
 }
 
-/// A test that misspells a number should not pass.
+/// Reads a number, and panics if it is invalid: a test that misspells one should not pass.
 fn number(name: &str, default: u64) -> u64 {
     let Some(text) = env::var_os(name) else {
         return default;
@@ -61,17 +61,17 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Draws a number below `limit`, which is not 0.
+    /// Draws a number below `limit`, which must not be 0.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 
-    /// How long an operation waits before it starts.
+    /// Draws the delay of an operation.
     pub(crate) fn delay(&mut self) -> Duration {
         Duration::from_micros(self.below(settings().delay.saturating_add(1).max(1)))
     }
 
-    /// Shuffles by Fisher and Yates.
+    /// Shuffles with the algorithm of Fisher and Yates.
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             items.swap(i, self.below(i as u64 + 1) as usize);

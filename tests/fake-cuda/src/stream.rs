@@ -1,4 +1,4 @@
-//! Streams: threads that do the operations of their line in order, each after a random delay.
+//! Streams: threads that execute the operations of their line in order, each after a random delay.
 
 use std::collections::VecDeque;
 use std::thread;
@@ -8,10 +8,11 @@ use crate::board::{Board, Handle, Kind, Line, Mark, NEWS, Operation, Work, board
 use crate::code::*;
 use crate::settings::{Random, settings};
 
-/// CU_STREAM_LEGACY, another name of the NULL stream.
+/// CU_STREAM_LEGACY, another name for the NULL stream.
 const LEGACY: Handle = 1;
 
-/// The greatest priority of a stream. Nothing follows from it here: each stream has a thread, and may share a queue with any.
+/// The greatest priority of a stream. It has no effect here: each stream has its own thread, and may share a queue with
+/// any other.
 pub(crate) const GREATEST_PRIORITY: i32 = -5;
 
 /// Makes a stream and starts its thread.
@@ -37,11 +38,11 @@ pub(crate) fn create(board: &mut Board, device: usize, kind: Kind) -> Result<Han
     Ok(handle)
 }
 
-/// Finds a stream that a caller names: NULL is the current context's.
+/// Finds a stream by its handle. NULL is that of the current context.
 pub(crate) fn resolve(board: &mut Board, device: usize, stream: Handle) -> Result<Handle> {
     if stream > LEGACY {
         let open = board.lines.get(&stream).filter(|line| line.open).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
-        // Its context may be another than the current one.
+        // The stream may belong to another context than the current one.
         board.usable(open.device)?;
         return Ok(stream);
     }
@@ -53,7 +54,7 @@ pub(crate) fn resolve(board: &mut Board, device: usize, stream: Handle) -> Resul
     Ok(line)
 }
 
-/// Queues an operation, which starts after those marks too, and returns the mark of its end.
+/// Queues an operation that also waits for these marks. Returns the mark of its end.
 pub(crate) fn enqueue(board: &mut Board, line: Handle, mut after: Vec<Mark>, work: Work) -> Mark {
     let Line { device, kind, .. } = board.lines[&line];
     // The NULL stream and the blocking ones wait for each other.
@@ -74,14 +75,14 @@ pub(crate) fn enqueue(board: &mut Board, line: Handle, mut after: Vec<Mark>, wor
     Mark { line, number }
 }
 
-/// What has to be done before the stream counts as idle.
+/// Returns the marks that have to be reached before the stream counts as idle.
 pub(crate) fn pending(board: &Board, line: Handle) -> Vec<Mark> {
     let Line { device, kind, .. } = board.lines[&line];
     let null = kind == Kind::Null;
     board.marks(device, |handle, other| handle == line || (null && other.kind == Kind::Blocking))
 }
 
-/// Blocks until those are reached, or the context is lost.
+/// Blocks until the marks are reached or the context is lost.
 pub(crate) fn wait(device: usize, marks: &[Mark]) -> Result {
     let unfinished =
         |board: &mut Board| board.contexts[device].lost.is_none() && !marks.iter().all(|mark| board.reached(mark));
@@ -89,7 +90,7 @@ pub(crate) fn wait(device: usize, marks: &[Mark]) -> Result {
     board.contexts[device].lost.map_or(Ok(()), Err)
 }
 
-/// Blocks until all streams of a context are idle; in a lost one they are soon.
+/// Blocks until all streams of a context are idle. In a lost context that is soon.
 pub(crate) fn wait_for_all(device: usize) -> Result {
     let marks = board().marks(device, |_, _| true);
     let unfinished = |board: &mut Board| !marks.iter().all(|mark| board.reached(mark));
@@ -116,7 +117,7 @@ pub(crate) fn record(board: &mut Board, line: Handle, event: Handle) {
     }
 }
 
-/// A stream's thread.
+/// The loop of a stream's thread.
 fn run(line: Handle) {
     let mut random = Random::new(line as u64);
     loop {
@@ -132,7 +133,7 @@ fn run(line: Handle) {
         let device = board.lines[&line].device;
         let operation = board.take(line);
         let lost = board.contexts[device].lost.is_some();
-        // What is behind it may begin.
+        // The operation behind it may begin now.
         NEWS.notify_all();
         drop(board);
         let outcome = if lost { Ok(()) } else { (operation.work)(&mut random) };

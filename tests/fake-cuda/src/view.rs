@@ -1,4 +1,4 @@
-//! The host's view of device memory: where its bytes really are.
+//! The host's view of device memory, with the real location of its bytes.
 
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -9,7 +9,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::code::*;
 
-/// Address space for device memory. Without memory it reads as zeros.
+/// A range of address space for device memory. Parts without memory read as zeros.
 pub(crate) struct View {
     whole: *mut c_void,
     length: usize,
@@ -21,7 +21,7 @@ unsafe impl Send for View {}
 // SAFETY: its methods change mappings only, which is the kernel's to serialize.
 unsafe impl Sync for View {}
 
-/// Makes memory that descriptors share. Its size cannot change.
+/// Creates memory of fixed size that can be shared by its descriptor.
 pub(crate) fn backing(name: &str, size: u64) -> Result<OwnedFd> {
     let make = || {
         let memory = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -43,19 +43,19 @@ impl View {
         Ok(Self { whole, length, start: (whole as usize).next_multiple_of(alignment) })
     }
 
-    /// Makes a view of new memory.
+    /// Allocates memory and maps it.
     pub(crate) fn allocate(size: usize) -> Result<Self> {
         let view = Self::reserve(size, 4096)?;
         view.put(0, size, rustix::fd::AsFd::as_fd(&backing("fake-cuda", size as u64)?))?;
         Ok(view)
     }
 
-    /// Where it begins.
+    /// Returns the first address.
     pub(crate) fn start(&self) -> u64 {
         self.start as u64
     }
 
-    /// Shows memory in a part of it.
+    /// Maps memory into a part of the view.
     pub(crate) fn put(&self, offset: usize, size: usize, memory: BorrowedFd) -> Result {
         let at = (self.start + offset) as *mut c_void;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
@@ -65,7 +65,7 @@ impl View {
         put.map(drop).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
     }
 
-    /// Takes the memory away from a part of it.
+    /// Unmaps the memory in a part of the view.
     pub(crate) fn clear(&self, offset: usize, size: usize) {
         let at = (self.start + offset) as *mut c_void;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;

@@ -1,4 +1,4 @@
-//! The client's side: requests that were written once, and how long their answers took.
+//! The client, which sends prepared requests and measures the time of their answers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,19 +8,19 @@ use tokio::net::TcpStream;
 
 use crate::wire::{Head, Wire};
 
-/// How long anything may take.
+/// The time limit of every operation.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Client {
     wire: Wire,
 }
 
-/// How long an answer took.
+/// The times of an answer.
 #[derive(Clone, Copy)]
 pub(crate) struct Took {
-    /// To the first byte of its body.
+    /// The time to the first byte of its body.
     pub(crate) first: Duration,
-    /// To its end.
+    /// The time to its end.
     pub(crate) whole: Duration,
 }
 
@@ -44,7 +44,7 @@ impl Client {
         tokio::time::timeout(PATIENCE, asked).await?
     }
 
-    /// Sends a request and waits for the head of its answer, which has to be a good one.
+    /// Sends a request and waits for the head of its answer, which has to have status 200.
     pub(crate) async fn begin(&mut self, request: &[u8]) -> io::Result<Head> {
         self.wire.write(request).await?;
         let head = self.wire.head().await?;
@@ -60,7 +60,7 @@ impl Client {
     }
 }
 
-/// A `POST` of this JSON body.
+/// Returns a `POST` request with this JSON body.
 pub(crate) fn post(path: &str, prefill: Option<SocketAddr>, body: &str) -> Vec<u8> {
     let named = prefill.map(|at| format!("x-prefiller-host-port: {at}\r\n"));
     let named = named.unwrap_or_default();
@@ -72,7 +72,7 @@ pub(crate) fn post(path: &str, prefill: Option<SocketAddr>, body: &str) -> Vec<u
     .into_bytes()
 }
 
-/// A JSON body of 1 KiB, with these members.
+/// Returns a JSON body of 1 KiB with these members.
 pub(crate) fn body(members: &str) -> String {
     const BYTES: usize = 1024;
     let with = |prompt: &str| format!("{{\"model\":\"m\",\"max_tokens\":16,{members}\"prompt\":\"{prompt}\"}}");

@@ -1,7 +1,7 @@
-//! A prefill and a decode server that answer at once, on a thread of their own.
+//! A fake prefill and a fake decode server that answer at once, on a separate thread.
 //!
-//! What an answer looks like is said in the request's body, since that is all that every proxy passes on:
-//! `"user": "events=3 every=200"` asks for three events, one each 200 ms. Without it the answer is one JSON document.
+//! The request's body determines the answer, since every proxy forwards it: `"user": "events=3 every=200"` asks for
+//! three events, one each 200 ms. Without it the answer is one JSON document.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -15,13 +15,13 @@ use tokio::time::MissedTickBehavior;
 
 use crate::wire::Wire;
 
-/// Bytes of the JSON documents.
+/// The size of the JSON documents in bytes.
 const ANSWER: usize = 1024;
 
-/// What `t` of an event counts from, in nanoseconds.
+/// The start of the times `t` in events, in nanoseconds.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Where the servers listen.
+/// The addresses of the servers.
 #[derive(Clone, Copy)]
 pub(crate) struct Fakes {
     pub(crate) prefill: SocketAddr,
@@ -29,7 +29,7 @@ pub(crate) struct Fakes {
 }
 
 impl Fakes {
-    /// Starts both; they run until the process ends.
+    /// Starts both servers, which run until the process ends.
     pub(crate) fn start() -> io::Result<Self> {
         LazyLock::force(&START);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -55,7 +55,7 @@ impl Fakes {
     }
 }
 
-/// How long ago an event was sent.
+/// Returns the time since an event was sent.
 pub(crate) fn age(event: &[u8]) -> Option<Duration> {
     let at = memmem::find(event, b"\"t\":")? + 4;
     let digits = std::str::from_utf8(event.get(at..at + DIGITS)?).ok()?;
@@ -67,14 +67,14 @@ const DIGITS: usize = 15;
 
 async fn serve(listener: TcpListener, json: &'static [u8]) {
     loop {
-        // One that fails was taken back by the client.
+        // A connection that cannot be accepted was closed by its client.
         if let Ok((stream, _)) = listener.accept().await {
             tokio::spawn(connection(stream, json));
         }
     }
 }
 
-/// Answers until the client leaves, which is no error.
+/// Answers requests until the client leaves, which is no error.
 async fn connection(stream: TcpStream, json: &'static [u8]) -> io::Result<()> {
     let mut wire = Wire::new(stream)?;
     let mut body = Vec::new();
@@ -84,7 +84,7 @@ async fn connection(stream: TcpStream, json: &'static [u8]) -> io::Result<()> {
             body.extend_from_slice(piece);
         }
         match (number(&body, b"events="), number(&body, b"every=")) {
-            // The leg to a prefill server has it too.
+            // The prefill leg has the same marker, but gets a JSON document.
             (Some(events), every) if !is_prefill(&body) => {
                 stream_events(&mut wire, events, Duration::from_millis(every.unwrap_or(0))).await?;
             }
@@ -95,7 +95,7 @@ async fn connection(stream: TcpStream, json: &'static [u8]) -> io::Result<()> {
 }
 
 fn is_prefill(body: &[u8]) -> bool {
-    // Its value is `true` there and nowhere else.
+    // Only prefill legs have the value `true`.
     memmem::find(body, b"\"do_remote_decode\":").is_some_and(|at| {
         let value = body[at + 19..].trim_ascii_start();
         value.starts_with(b"true")
@@ -117,7 +117,7 @@ async fn stream_events(wire: &mut Wire, events: u64, every: Duration) -> io::Res
         if !every.is_zero() {
             tokio::select! {
                 _ = ticks.tick() => {}
-                // A client says nothing meanwhile: it has left.
+                // Clients send nothing meanwhile, so a read completes only when the client has left.
                 _ = wire.fill() => return Err(io::ErrorKind::BrokenPipe.into()),
             }
         }
@@ -140,18 +140,18 @@ fn event() -> Vec<u8> {
 }
 
 fn put_chunk(bytes: &mut Vec<u8>, data: &[u8]) {
-    // Writing to a vector does not fail.
+    // Writing to a vector cannot fail.
     let _ = write!(bytes, "{:x}\r\n", data.len());
     bytes.extend_from_slice(data);
     bytes.extend_from_slice(b"\r\n");
 }
 
-/// A decode server's document.
+/// Returns a decode server's document.
 fn decoded() -> &'static [u8] {
     answer("")
 }
 
-/// A prefill server's, with what a decode server would need to fetch 2,048 tokens.
+/// Returns a prefill server's document, with the parameters for fetching 2,048 tokens.
 fn prefilled() -> &'static [u8] {
     let blocks: Vec<String> = (0..128).map(|block| (block * 7 + 1000).to_string()).collect();
     answer(&format!(

@@ -1,8 +1,8 @@
-//! `transload sidecar` and `transload proxy` beside other proxies: what they add to an answer's time, how much they carry, and what
-//! that costs. `cargo run --profile dist -p transload-benches --bin proxies -- --help`.
+//! Compares `transload sidecar` and `transload proxy` with other proxies: the time that they add to an answer, their
+//! throughput, and its cost. `cargo run --profile dist -p transload-benches --bin proxies -- --help`.
 //!
-//! Fake servers, which answer at once, and clients are two threads of this process; each proxy is a process of its own. Every
-//! figure is taken in turns, of the fakes asked straight and of each proxy, and compared within a round.
+//! Fake servers, which answer at once, and clients are two threads of this process; each proxy is a separate process.
+//! Every figure is taken in turns, from the fakes directly and from each proxy, and compared within a round.
 
 mod client;
 mod fakes;
@@ -24,13 +24,13 @@ use crate::measure::{Case, Scale};
 use crate::peers::{Peer, Programs, Running};
 use crate::report::{Report, Table};
 
-/// Measures `transload sidecar` and `transload proxy` beside nginx, HAProxy and vLLM's example proxy.
+/// Compares `transload sidecar` and `transload proxy` with nginx, HAProxy and vLLM's example proxy.
 #[derive(Parser)]
 struct Arguments {
-    /// What to measure; everything without it.
+    /// The cases to measure. Default: all.
     #[arg(value_enum)]
     what: Vec<What>,
-    /// The binary that is measured.
+    /// The transload binary to measure.
     #[arg(long, value_name = "FILE", default_value = "target/dist/transload")]
     transload: PathBuf,
     /// vLLM's toy_proxy_server.py.
@@ -39,16 +39,16 @@ struct Arguments {
     /// A Python with fastapi, uvicorn and httpx, to run it.
     #[arg(long, value_name = "FILE", default_value = "python3", env = "TRANSLOAD_BENCH_PYTHON")]
     python: PathBuf,
-    /// How often each figure is taken.
+    /// The number of measurements of each figure.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// For how long each time.
+    /// The duration of each measurement.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// How many streams are open at once.
+    /// The number of concurrent streams.
     #[arg(long, default_value_t = 5000)]
     streams: usize,
-    /// One round of a fifth of a second each, and 500 streams: to see that everything runs.
+    /// Measure one round of a fifth of a second each with 500 streams, to see that everything runs.
     #[arg(long)]
     quick: bool,
     #[arg(long, value_enum, default_value_t = Format::Table)]
@@ -57,13 +57,13 @@ struct Arguments {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum What {
-    /// The time that is added to the first byte.
+    /// The time that is added before the first byte.
     Added,
-    /// A P/D request beside its two legs.
+    /// A P/D request compared with its two legs.
     Legs,
     /// Requests a second.
     Rate,
-    /// Streams at once.
+    /// Concurrent streams.
     Streams,
     /// The memory of idle streams.
     Memory,
@@ -110,7 +110,7 @@ fn run(arguments: &Arguments) -> io::Result<()> {
         let mut peers = start(case, &programs, fakes)?;
         for round in 0..scale.rounds {
             if case == Case::Memory && round > 0 {
-                // What streams have needed once may be kept.
+                // Proxies may keep memory that streams have needed once.
                 peers = start(case, &programs, fakes)?;
             }
             for peer in &peers {
@@ -141,7 +141,7 @@ fn start(case: Case, programs: &Programs, fakes: Fakes) -> io::Result<Vec<Runnin
     Ok(running)
 }
 
-/// Looks for the programs, and says loudly which are not there.
+/// Finds the programs, and reports those that are missing.
 fn programs(arguments: &Arguments) -> io::Result<Programs> {
     if !arguments.transload.is_file() {
         let missing = arguments.transload.display();
@@ -151,7 +151,7 @@ fn programs(arguments: &Arguments) -> io::Result<Programs> {
     }
     let found = |name: &str| {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        // Where Debian has them, which is not in everybody's path.
+        // Debian installs them there, which is not in every user's path.
         let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
         let found = folders.map(|folder| folder.join(name)).find(|file| file.is_file());
         if found.is_none() {
@@ -178,11 +178,11 @@ fn programs(arguments: &Arguments) -> io::Result<Programs> {
     })
 }
 
-/// Each stream takes two here.
+/// Raises the limit of open files, since each stream takes two here.
 fn allow_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // What there is has to do, where that is not allowed.
+    // If this is not allowed, the current limit stays.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 

@@ -1,4 +1,4 @@
-//! The proxies that are measured, each a process of its own with a configuration in a temporary folder.
+//! The measured proxies. Each is a separate process with its configuration in a temporary folder.
 
 use std::fs;
 use std::io;
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use crate::fakes::Fakes;
 
-/// What is asked.
+/// A measured server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Peer {
     /// The fakes themselves.
     Direct,
     /// `transload sidecar`.
     Sidecar,
-    /// `transload proxy`, for which every prompt is too short to be prefilled elsewhere.
+    /// `transload proxy`, configured so that every prompt is too short for a prefill server.
     ProxyPass,
     /// `transload proxy`.
     Proxy,
@@ -39,7 +39,7 @@ impl Peer {
     }
 }
 
-/// Where the programs are.
+/// The paths of the programs.
 pub(crate) struct Programs {
     pub(crate) transload: PathBuf,
     pub(crate) nginx: Option<PathBuf>,
@@ -48,18 +48,19 @@ pub(crate) struct Programs {
     pub(crate) python: Option<(PathBuf, PathBuf)>,
 }
 
-/// A peer that runs, until this is dropped.
+/// A running peer, which is stopped when this is dropped.
 pub(crate) struct Running {
     pub(crate) peer: Peer,
-    /// Where it listens.
+    /// The address where it listens.
     pub(crate) at: SocketAddr,
     process: Option<Child>,
-    /// Its configuration.
+    /// The folder with its configuration.
     _folder: tempfile::TempDir,
 }
 
 impl Running {
-    /// Starts a peer before the fakes and waits until it accepts connections; `None` where it is not on this machine.
+    /// Starts a peer in front of the fakes and waits until it accepts connections. Returns `None` if it is not
+    /// installed.
     pub(crate) fn start(peer: Peer, programs: &Programs, fakes: Fakes) -> io::Result<Option<Self>> {
         let folder = tempfile::tempdir()?;
         let at = match peer {
@@ -102,7 +103,7 @@ impl Running {
         Ok(())
     }
 
-    /// Resident memory of it and its workers, in bytes.
+    /// Returns the resident memory of it and its workers, in bytes.
     pub(crate) fn resident(&self) -> u64 {
         self.sum(|pid| {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -112,7 +113,7 @@ impl Running {
         })
     }
 
-    /// Processor time that it and its workers have used.
+    /// Returns the processor time that it and its workers have used.
     pub(crate) fn busy(&self) -> Duration {
         let ticks = self.sum(|pid| {
             let stat = stat(pid)?;
@@ -153,7 +154,7 @@ impl Drop for Running {
     }
 }
 
-/// The fields of `/proc/PID/stat` from the state on.
+/// Returns the fields of `/proc/PID/stat` from the state on.
 fn stat(pid: u32) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;
@@ -169,7 +170,7 @@ fn free() -> io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 
-/// What to run, if anything; `None` where that is not on this machine.
+/// Returns the command to run: `Some(None)` if there is nothing to run, `None` if the program is not installed.
 fn command(
     peer: Peer,
     programs: &Programs,
@@ -228,16 +229,18 @@ fn command(
             command.arg(prefill.port().to_string());
             command.args(["--decoder-hosts", "127.0.0.1", "--decoder-ports"]);
             command.arg(decode.port().to_string());
+            // The servers are local, whatever proxy the environment names.
             command.env("NO_PROXY", "*");
         }
     }
+    // Logging would be part of the measured time.
     command.env_remove("TRANSLOAD_LOG");
     Ok(Some(Some(command)))
 }
 
-/// Two workers that keep connections and hold nothing back.
+/// Configures two workers that keep connections open and do not buffer.
 fn nginx_conf(at: SocketAddr, decode: SocketAddr, folder: &Path) -> String {
-    // Started by root, workers would be somebody who may not enter the folder.
+    // If nginx is started by root, its workers would run as a user who cannot enter the folder.
     let user = match rustix::process::getuid().is_root() {
         true => "user root;",
         false => "",
@@ -279,7 +282,7 @@ http {{
     )
 }
 
-/// Two threads that keep connections.
+/// Configures two threads that keep connections open.
 fn haproxy_cfg(at: SocketAddr, decode: SocketAddr) -> String {
     format!(
         "global

@@ -1,15 +1,15 @@
-//! Figures, and the limits that they are held against.
+//! The figures, and the limits that they are compared with.
 
 use serde_json::{Value, json};
 
 use crate::measure::{Case, Figure, Route, Scale};
 use crate::peers::Peer;
 
-/// One case's figures of all rounds.
+/// The figures of one case in all rounds.
 pub(crate) struct Table {
     case: Case,
     title: String,
-    /// For each peer, and round, its figures.
+    /// The figures of each peer in each round.
     taken: Vec<(Peer, Vec<Vec<f64>>)>,
 }
 
@@ -25,7 +25,7 @@ impl Table {
         }
     }
 
-    /// A peer's figure in each round; beyond that of the fakes in the same round, where that is what counts.
+    /// Returns a peer's figure in each round, minus that of the fakes in the same round if only the addition counts.
     fn rounds(&self, peer: Peer, index: usize) -> Option<Vec<f64>> {
         let of = |peer| self.taken.iter().find(|(other, _)| *other == peer).map(|(_, rounds)| rounds);
         let figures = of(peer)?.iter().map(|values| values[index]);
@@ -41,7 +41,7 @@ impl Table {
         self.rounds(peer, index).map(median)
     }
 
-    /// The median over the rounds of one peer's figure / another's.
+    /// Returns the median over the rounds of one peer's figure divided by another's.
     fn ratio(&self, peer: Peer, other: Peer, index: usize) -> Option<f64> {
         let pairs = self.rounds(peer, index)?.into_iter().zip(self.rounds(other, index)?);
         Some(median(pairs.map(|(figure, other)| figure / other).collect()))
@@ -83,13 +83,13 @@ impl Table {
     }
 }
 
-/// Everything that was measured.
+/// The report of all cases.
 #[derive(Default)]
 pub(crate) struct Report {
     pub(crate) tables: Vec<Table>,
 }
 
-/// A figure that has to reach something.
+/// A figure with its limit.
 struct Limit {
     what: String,
     figure: f64,
@@ -107,7 +107,7 @@ impl Limit {
 }
 
 impl Report {
-    /// What both of ours are to reach, wherever it was measured.
+    /// Returns the limits for both of our proxies that apply to the measured cases.
     fn limits(&self) -> Vec<Limit> {
         let mut limits = Vec::new();
         for table in &self.tables {
@@ -155,7 +155,7 @@ impl Report {
         limits
     }
 
-    /// vLLM's proxy passes nothing through: every request of it is P/D.
+    /// Returns the rate of vLLM's proxy. All its requests are P/D, since it forwards none unchanged.
     fn python_rate(&self) -> Option<f64> {
         let rate = |table: &Table| matches!(table.case, Case::Rate { route, .. } if route.is_disaggregated());
         let table = self.tables.iter().find(|table| rate(table))?;

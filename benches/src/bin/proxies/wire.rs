@@ -1,4 +1,4 @@
-//! HTTP/1.1 on a socket, as much of it as measuring takes: what is measured is trusted to speak it well.
+//! A minimal HTTP/1.1 on a socket for measurements. The measured servers are trusted to follow it.
 
 use std::io::{self, ErrorKind};
 
@@ -10,21 +10,21 @@ use tokio::net::TcpStream;
 pub(crate) struct Wire {
     stream: TcpStream,
     read: Vec<u8>,
-    /// So much of `read` was taken.
+    /// The number of bytes of `read` that were consumed.
     at: usize,
 }
 
 /// The head of a request or answer.
 pub(crate) struct Head {
-    /// `POST /v1/completions HTTP/1.1`, or `HTTP/1.1 200 OK`.
+    /// The first line: `POST /v1/completions HTTP/1.1`, or `HTTP/1.1 200 OK`.
     pub(crate) first_line: String,
     pub(crate) body: Body,
 }
 
-/// What is left of a body.
+/// The rest of a body.
 pub(crate) enum Body {
     Sized(usize),
-    /// Bytes of the chunk, and of the line end behind it.
+    /// The remaining bytes of the chunk and of the line end after it.
     Chunk(usize),
     Over,
 }
@@ -39,7 +39,7 @@ impl Wire {
         self.stream.write_all(bytes).await
     }
 
-    /// Reads a head; `None` where the other side is done.
+    /// Reads a head. Returns `None` if the other side has closed.
     pub(crate) async fn head(&mut self) -> io::Result<Option<Head>> {
         loop {
             if let Some(length) = memmem::find(&self.read[self.at..], b"\r\n\r\n") {
@@ -53,11 +53,11 @@ impl Wire {
         }
     }
 
-    /// Reads more of a body; `None` at its end.
+    /// Reads more of a body. Returns `None` at its end.
     pub(crate) async fn piece(&mut self, body: &mut Body) -> io::Result<Option<&[u8]>> {
         loop {
             let here = self.read.len() - self.at;
-            let (left, behind) = match body {
+            let (left, line_end) = match body {
                 Body::Over | Body::Sized(0) => return Ok(None),
                 Body::Sized(left) => (left, 0),
                 Body::Chunk(0) => {
@@ -71,17 +71,17 @@ impl Wire {
                 continue;
             }
             let taken = here.min(*left);
-            let given = taken.min(left.saturating_sub(behind));
+            let content = taken.min(left.saturating_sub(line_end));
             let from = self.at;
             *left -= taken;
             self.at += taken;
-            if given > 0 {
-                return Ok(Some(&self.read[from..from + given]));
+            if content > 0 {
+                return Ok(Some(&self.read[from..from + content]));
             }
         }
     }
 
-    /// Waits until the other side is done, or says something.
+    /// Waits until the other side sends something or closes.
     pub(crate) async fn fill(&mut self) -> io::Result<bool> {
         if self.at == self.read.len() {
             self.read.clear();

@@ -1,4 +1,4 @@
-//! What is answered to one request of the admin address.
+//! Answers one request to the admin address.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 
-/// The longest that a readiness probe is waited for.
+/// The time after which a readiness check counts as failed.
 const READY_TIME: Duration = Duration::from_secs(2);
 
 pub(super) struct Routes<S> {
     source: Arc<S>,
     scraper: Scraper,
-    /// Only names of this host are answered to.
+    /// Answer only requests whose `Host` names this host.
     loopback: bool,
 }
 
@@ -89,7 +89,7 @@ impl<S: Source> Routes<S> {
     }
 }
 
-/// Whether a `Host` header names this host by address or as `localhost`, which no web page can have others believe.
+/// Returns whether a `Host` header is an IP address or `localhost`, which a web page cannot claim through DNS.
 fn names_this_host(host: &HeaderValue) -> bool {
     let Ok(host) = host.to_str() else {
         return false;
@@ -103,7 +103,7 @@ fn names_this_host(host: &HeaderValue) -> bool {
     name.eq_ignore_ascii_case("localhost") || bare.unwrap_or(name).parse::<IpAddr>().is_ok()
 }
 
-/// The page, whose one style and one script are allowed by a number used once.
+/// Returns the page. Its policy allows its one style and one script by a nonce.
 fn page() -> Response<Full<Bytes>> {
     let nonce = format!("{:032x}", rand::random::<u128>());
     let policy = format!(

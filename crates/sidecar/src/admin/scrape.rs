@@ -1,4 +1,4 @@
-//! The servers' own metrics, read while somebody looks.
+//! Reads the servers' own metrics while a client reads the status.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,20 +8,20 @@ use futures_util::{StreamExt, stream};
 use super::Source;
 use crate::observe::{ServerStatus, Transfers};
 
-/// The least time between two rounds.
+/// The shortest time between two rounds.
 const EVERY: Duration = Duration::from_secs(5);
-/// The longest time of a round; less than [`EVERY`], so that rounds do not meet.
+/// The longest time of a round; less than [`EVERY`], so that rounds do not overlap.
 const ROUND: Duration = Duration::from_secs(4);
-/// How long the first one to look waits for a round.
+/// The time that the first request for the status waits for a round.
 const FIRST: Duration = Duration::from_millis(500);
-/// The time and size of one server's metrics. vLLM has some 100 KiB for each engine.
+/// Limits for one server's metrics. vLLM has some 100 KiB for each engine.
 const WITHIN: Duration = Duration::from_secs(1);
 const LIMIT: usize = 2 << 20;
-/// Servers that are asked at a time, and in a round.
+/// The servers that are asked concurrently, and in one round.
 const AT_A_TIME: usize = 8;
 const SERVERS: usize = 64;
 
-/// Asks servers for their metrics when somebody asks for the status, and not more often than every 5 s.
+/// Reads the servers' metrics when a client asks for the status, at most every 5 s.
 #[derive(Debug, Default)]
 pub(super) struct Scraper(Arc<Mutex<State>>);
 
@@ -32,7 +32,7 @@ struct State {
 }
 
 impl Scraper {
-    /// What the last round has found, which may begin the next one.
+    /// Returns the result of the last round, and starts the next one if it is due.
     pub(super) async fn transfers<S: Source>(&self, source: &Arc<S>, servers: &[ServerStatus]) -> Option<Transfers> {
         let (due, first) = {
             let mut state = lock(&self.0);
@@ -72,7 +72,7 @@ async fn round<S: Source>(source: &S, servers: Vec<ServerStatus>) -> Transfers {
             }
         }
     };
-    // What has been found by then counts.
+    // A round that runs out of time keeps what it has read.
     let _ = tokio::time::timeout(ROUND, read).await;
     found
 }

@@ -1,4 +1,4 @@
-//! Servers of names: each address that a name stands for is one.
+//! Discovers servers by DNS: each address of a name is one server.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,13 +11,13 @@ use super::{Found, MOST_SERVERS};
 use crate::Role;
 use crate::target::{Host, ServerUrl, Target};
 
-/// The wait between two look-ups of a name.
+/// The pause between two look-ups of a name.
 const INTERVAL: Duration = Duration::from_secs(3);
 
-/// Looks names up again and again, each by itself: one that nobody resolves holds up no other.
+/// Looks names up repeatedly. Each name has a loop of its own, so that one that hangs does not delay the others.
 ///
-/// What a name stood for last stays while it stands for nothing: resolvers do not tell a name that has no servers just now
-/// from one that they know nothing of.
+/// A name's last addresses stay in use while it has none: resolvers do not distinguish a name without servers at the
+/// moment from an unknown name.
 pub(super) async fn follow<L, F>(names: Vec<(Role, Target)>, mut found: Found, look_up: L)
 where
     L: Fn(Target) -> F + Send + Sync,
@@ -34,6 +34,7 @@ where
     let mut failing = vec![false; names.len()];
     let mut looks: FuturesUnordered<_> = (0..names.len()).map(|at| look(at, Duration::ZERO)).collect();
     while let Some((at, looked)) = looks.next().await {
+        // The next look-up is scheduled however this one ended.
         looks.push(look(at, INTERVAL));
         let (role, target) = &names[at];
         let looked = looked.and_then(|addresses| servers(&addresses, target.port));
@@ -41,10 +42,13 @@ where
         if std::mem::replace(&mut failing[at], failed) != failed {
             match &looked {
                 Err(error) => {
-                    tracing::warn!(name = %target, role = role.name(), %error, "a name of servers stands for nothing; servers found before stay");
+                    tracing::warn!(
+                        name = %target, role = role.name(), %error,
+                        "no address was found for this name; the servers found before stay"
+                    );
                 }
                 Ok(_) => {
-                    tracing::info!(name = %target, role = role.name(), "a name of servers stands for some again");
+                    tracing::info!(name = %target, role = role.name(), "addresses were found for this name again");
                 }
             }
         }
@@ -55,12 +59,13 @@ where
                 let mine = names.filter(|((of, _), _)| *of == role);
                 mine.filter_map(|(_, servers)| servers.as_deref()).flatten().cloned().collect()
             };
-            found.tell(of(Role::Prefill), of(Role::Decode));
+            found.update(of(Role::Prefill), of(Role::Decode));
         }
     }
 }
 
-/// Asks the operating system's resolver, which gives up by itself: a look-up that is given up here would go on in its thread.
+/// Asks the operating system's resolver, which has a time limit of its own. A time limit here would leave the look-up
+/// running in its thread.
 pub(super) async fn system(target: Target) -> io::Result<Vec<IpAddr>> {
     let name = match target.host {
         Host::V4(address) => return Ok(vec![address.into()]),
@@ -71,10 +76,10 @@ pub(super) async fn system(target: Target) -> io::Result<Vec<IpAddr>> {
     Ok(addresses.map(|address| address.ip()).collect())
 }
 
-/// The servers at these addresses, in an order of their own: resolvers shuffle them.
+/// Returns the servers at these addresses, sorted, since resolvers shuffle them.
 ///
-/// Where a name has addresses of both kinds, servers have one of each, and count once: by that of IPv4, at which all of them
-/// listen.
+/// If a name has both IPv4 and IPv6 addresses, each server is assumed to have one of each, and only the IPv4 addresses
+/// are used: all servers listen there.
 fn servers(addresses: &[IpAddr], port: u16) -> io::Result<Vec<ServerUrl>> {
     let mut addresses: Vec<IpAddr> = addresses.iter().map(IpAddr::to_canonical).collect();
     if addresses.iter().any(IpAddr::is_ipv4) {

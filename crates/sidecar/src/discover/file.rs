@@ -1,4 +1,4 @@
-//! Servers of a file that is read again when it changes.
+//! Discovers servers in a file that is reread when it changes.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,19 +12,20 @@ use super::Found;
 use crate::Role;
 use crate::target::{ServerUrl, ServerUrlError};
 
-/// How often the file is looked at.
+/// The time between two looks at the file.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The bytes of the file: ten times what the most servers need.
+/// The most bytes of the file: ten times what the most servers need.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// A file and what it said.
+/// A watched file with its last contents.
 ///
-/// Its contents count and not its times: editors replace files, and Kubernetes turns a symbolic link above them.
+/// Contents are compared, not times: editors replace files, and Kubernetes changes a symbolic link above them.
 pub(super) struct Watched {
     path: PathBuf,
     found: Found,
-    /// What was read last, whether or not it was of use; `None` if nothing could be read.
+    /// The contents at the last look, valid or not; `Some(None)` if the file could not be read, `None` before the first
+    /// look.
     seen: Option<Option<Vec<u8>>>,
 }
 
@@ -37,7 +38,7 @@ struct Text {
     decode: Vec<String>,
 }
 
-/// Why a file gives no servers.
+/// A reason why a file yields no servers.
 #[derive(Debug, Error)]
 pub(super) enum FileError {
     #[error("it cannot be read: {0}")]
@@ -46,8 +47,8 @@ pub(super) enum FileError {
     TooLong,
     #[error(r#"it is not JSON like {{"prefill": ["http://HOST:PORT"], "decode": []}}: {0}"#)]
     Form(#[from] serde_json::Error),
-    /// What is there is not shown: there may be a password in it.
-    #[error("its {role} server {number} is no URL: {source}")]
+    /// A server's URL is invalid. The text is not shown, since it may contain a password.
+    #[error("its {role} server {number} is not a URL: {source}")]
     Url { role: &'static str, number: usize, source: ServerUrlError },
 }
 
@@ -63,7 +64,7 @@ impl Watched {
     pub(super) async fn follow(mut self) {
         loop {
             tokio::time::sleep(INTERVAL).await;
-            // The file may be on a network's disk that does not answer.
+            // The file may be on a network disk that does not respond, so it is read on a blocking thread.
             let looking = tokio::task::spawn_blocking(move || {
                 self.look();
                 self
@@ -86,7 +87,7 @@ impl Watched {
         }
         let path = self.path.display();
         match servers {
-            Ok((prefill, decode)) => self.found.tell(prefill, decode),
+            Ok((prefill, decode)) => self.found.update(prefill, decode),
             Err(error) if self.seen.is_none() => {
                 tracing::warn!(%path, %error, "a file gives no servers; it is read again when it changes");
             }
@@ -107,7 +108,8 @@ impl Watched {
     }
 }
 
-/// The prefill and the decode servers of a text. One that is broken in part is broken: somebody is to mend it.
+/// Parses the prefill and the decode servers. One invalid entry makes the whole text invalid, so that the mistake is
+/// noticed.
 pub(super) fn parse(text: &[u8]) -> Result<(Vec<ServerUrl>, Vec<ServerUrl>), FileError> {
     let Text { prefill, decode } = serde_json::from_slice(text)?;
     Ok((urls(Role::Prefill, &prefill)?, urls(Role::Decode, &decode)?))

@@ -1,4 +1,4 @@
-//! Servers that have announced themselves at an etcd: read once, then watched.
+//! Discovers servers that announce themselves at an etcd. All keys are read once and then watched.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -12,19 +12,19 @@ use crate::Role;
 use crate::etcd::{Change, Client, Cluster, EtcdError, LEASE, Pair, WatchAnswer};
 use crate::target::{ServerUrl, ServerUrlError};
 
-/// How long a watch may be silent before everything is read anew. A connection that nobody serves any more is silent, too.
+/// The silence after which a watch is given up and everything is reread: a dead connection is silent, too.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// The most keys, of servers of both roles.
+/// The most keys, for both roles together.
 const MOST_KEYS: usize = 2 * MOST_SERVERS;
 
-/// The bytes of a key and of its value.
+/// The most bytes of a key and of its value.
 const LONGEST_KEY: usize = 1 << 10;
 const LONGEST_VALUE: usize = 4 << 10;
 
 const DOING: &str = "look for servers";
 
-/// Follows what is said at an etcd.
+/// Updates the table from an etcd until the future is dropped.
 pub(super) async fn follow(mut client: Client, mut found: Found) {
     let mut keys = Keys::new(client.cluster().clone());
     let mut revision = 0;
@@ -39,7 +39,7 @@ pub(super) async fn follow(mut client: Client, mut found: Found) {
     }
 }
 
-/// Reads everything and then follows changes, until there are none for a while.
+/// Reads all keys, then follows changes until there is none for [`SILENCE`].
 async fn read_and_watch(
     client: &Client,
     keys: &mut Keys,
@@ -49,42 +49,42 @@ async fn read_and_watch(
     let range = client.range(MOST_KEYS).await?;
     let before = std::mem::replace(revision, range.header.revision);
     if *revision < before {
-        // Servers that are well announce themselves again before their leases would have ended.
+        // Healthy servers announce themselves again before their leases would have ended.
         tracing::warn!(etcd = %client.endpoint(), "etcd has lost what it knew; servers found before stay for {LEASE:?}");
         tokio::time::sleep(LEASE).await;
         return Ok(());
     }
     keys.replace(range.kvs, range.more);
-    found.tell(keys.servers(Role::Prefill), keys.servers(Role::Decode));
+    found.update(keys.servers(Role::Prefill), keys.servers(Role::Decode));
     let mut watch = client.watch(*revision + 1).await?;
     while let Ok(answer) = tokio::time::timeout(SILENCE, watch.next()).await {
         let answer = answer?;
         if answer.compact_revision > 0 {
-            // What has changed between the two is not kept any more.
+            // Changes in between are no longer available, so everything is reread.
             return Ok(());
         }
         *revision = answer.header.revision.max(*revision);
         if keys.change(answer) {
-            found.tell(keys.servers(Role::Prefill), keys.servers(Role::Decode));
+            found.update(keys.servers(Role::Prefill), keys.servers(Role::Decode));
         }
     }
     Ok(())
 }
 
-/// The keys of an etcd, and what they say.
+/// The keys of an etcd and the servers that they announce.
 #[derive(Debug)]
 pub(super) struct Keys {
     cluster: Cluster,
     known: BTreeMap<Vec<u8>, Known>,
-    /// That there are too many was logged.
+    /// The excess of keys has been logged.
     full: bool,
 }
 
-/// What a key says, since a revision of etcd.
+/// The content of a key, and the revision that set it.
 #[derive(Debug)]
 struct Known {
     since: i64,
-    /// `None` is nothing that is of use.
+    /// The announced server; `None` if the key is invalid.
     server: Option<(Role, ServerUrl)>,
 }
 
@@ -93,7 +93,7 @@ struct Value {
     url: String,
 }
 
-/// Why a key says nothing of use.
+/// A reason why a key does not announce a server.
 #[derive(Debug, Error)]
 enum KeyError {
     #[error("its name is not PREFIX/prefill/NAME or PREFIX/decode/NAME")]
@@ -102,7 +102,7 @@ enum KeyError {
     TooLong,
     #[error(r#"its value is not {{"url": "http://HOST:PORT"}}: {0}"#)]
     Form(#[from] serde_json::Error),
-    #[error("its url is none of a server: {0}")]
+    #[error("its url is not that of a server: {0}")]
     Url(#[from] ServerUrlError),
 }
 
@@ -111,11 +111,11 @@ impl Keys {
         Self { cluster, known: BTreeMap::new(), full: false }
     }
 
-    /// Takes all keys that there are; `more` if there are further ones.
+    /// Replaces all keys. `more` says that etcd has further ones.
     pub(super) fn replace(&mut self, pairs: Vec<Pair>, more: bool) {
         let mut before = std::mem::take(&mut self.known);
         for pair in pairs {
-            // What was said of it stays, so that it is not said again.
+            // An unchanged key keeps its entry, so that a fault in it is not logged again.
             match before.remove_entry(&pair.key) {
                 Some((key, known)) if known.since == pair.mod_revision => {
                     self.known.insert(key, known);
@@ -126,7 +126,7 @@ impl Keys {
         self.is_full(more);
     }
 
-    /// Takes what has changed; whether anything has.
+    /// Applies a watch's changes. Returns whether there were any.
     pub(super) fn change(&mut self, answer: WatchAnswer) -> bool {
         let changed = !answer.events.is_empty();
         for event in answer.events {
@@ -169,7 +169,7 @@ impl Keys {
         self.full = full;
     }
 
-    /// The servers of a role, in the order of their keys.
+    /// Returns the servers of a role in the order of their keys.
     pub(super) fn servers(&self, role: Role) -> Vec<ServerUrl> {
         let servers = self.known.values().filter_map(|known| known.server.as_ref());
         let mine = servers.filter(|(of, _)| *of == role);

@@ -25,7 +25,7 @@ fn known(servers: &Servers) -> Vec<String> {
     known
 }
 
-/// Counts what is logged as a warning meanwhile.
+/// Counts the warnings that a function logs.
 fn warnings(doing: impl FnOnce()) -> usize {
     let warnings = Warnings::default();
     tracing::subscriber::with_default(warnings.clone(), doing);
@@ -71,7 +71,7 @@ fn only_so_many_servers_are_used() {
     let servers = servers();
     let url = |number| ServerUrl::parse(&format!("http://s{number}:1")).expect("a URL");
     let mut found = Found::new(servers.clone());
-    assert_eq!(warnings(|| found.tell(Vec::new(), (0..MOST_SERVERS + 5).map(url).collect())), 1);
+    assert_eq!(warnings(|| found.update(Vec::new(), (0..MOST_SERVERS + 5).map(url).collect())), 1);
     assert_eq!(servers.snapshot().len(), MOST_SERVERS);
 }
 
@@ -131,7 +131,8 @@ fn a_file_is_read_again_when_it_changes_and_a_broken_one_changes_nothing() {
     look(0, &[]);
 }
 
-/// Kubernetes mounts `FILE -> ..data/FILE` and `..data -> ..1`, and renames another `..data` over that one.
+/// A changed symbolic link counts as a change: Kubernetes mounts `FILE -> ..data/FILE` and `..data -> ..1`, and
+/// replaces `..data`.
 #[test]
 fn a_link_that_is_turned_is_a_change() {
     use std::os::unix::fs::symlink;
@@ -157,7 +158,7 @@ fn a_link_that_is_turned_is_a_change() {
 fn what_a_file_has_wrong_is_named_and_not_shown() {
     let text = br#"{"decode": ["http://d:1", "http://user:word@d:2"]}"#;
     let wrong = super::file::parse(text).expect_err("a password").to_string();
-    assert!(wrong.starts_with("its decode server 2 is no URL: "), "{wrong}");
+    assert!(wrong.starts_with("its decode server 2 is not a URL: "), "{wrong}");
     assert!(!wrong.contains("word"), "{wrong}");
 }
 
@@ -181,7 +182,7 @@ async fn a_file_is_followed() {
     following.abort();
 }
 
-/// A resolver that says what it is told to.
+/// A resolver with settable answers.
 type Names = Arc<Mutex<HashMap<String, Option<Vec<&'static str>>>>>;
 
 fn following(names: &Names, source: &str, servers: &Arc<Servers>) -> tokio::task::JoinHandle<()> {
@@ -212,7 +213,7 @@ async fn names_are_looked_up_again_and_one_that_stands_for_nothing_keeps_its_ser
     let (names, servers) = (Names::default(), servers());
     say(&names, "d:2", None);
     say(&names, "p:1", Some(&["10.0.0.2", "10.0.0.1", "10.0.0.2", "::ffff:10.0.0.1"]));
-    // Nothing is ever said of `hung`, which holds up no other.
+    // The look-up of `hung` never ends, which must not delay the others.
     let task = following(&names, "dns:prefill=p:1,d:2,decode=hung:3", &servers);
     let turn = || tokio::time::sleep(Duration::from_secs(5));
     turn().await;
@@ -314,7 +315,7 @@ fn values_and_keys_are_bounded() {
 }
 
 proptest! {
-    /// Whatever is put, deleted and read anew, the servers are those of the good keys that there are.
+    /// After any sequence of puts, deletions and rereads, the servers are those of the existing valid keys.
     #[test]
     fn keys_are_followed(steps in prop::collection::vec((0..4u8, 0..6usize, 0..8u16), 1..60)) {
         let mut keys = Keys::new(cluster());
@@ -334,7 +335,7 @@ proptest! {
                     model.remove(&key);
                     keys.change(change(Change::Delete, pair(&key, "", revision)));
                 }
-                // Something was missed: another value, and all is read again.
+                // A change was missed: the value differs, and everything is reread.
                 _ => {
                     model.insert(key, (url(port), revision));
                     keys.replace(model.iter().map(|(key, (value, at))| pair(key, value, *at)).collect(), false);

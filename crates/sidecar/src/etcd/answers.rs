@@ -1,36 +1,37 @@
-//! What etcd's gateway answers: protobuf's JSON, where numbers of 64 bits are texts, bytes are base64 and zeros are left out.
+//! The answers of etcd's gateway: protobuf's JSON, where 64-bit numbers are strings, bytes are base64 and zeros are
+//! left out.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, de};
 
-/// What every answer begins with.
+/// The header of every answer.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Header {
     #[serde(default, deserialize_with = "number")]
     pub(crate) revision: i64,
 }
 
-/// A key and its value. Both may be anything.
+/// A key and its value, both of any content.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Pair {
     #[serde(deserialize_with = "bytes")]
     pub(crate) key: Vec<u8>,
     #[serde(default, deserialize_with = "bytes")]
     pub(crate) value: Vec<u8>,
-    /// The revision in which it became what it is.
+    /// The revision of the last change to the key.
     #[serde(default, deserialize_with = "number")]
     pub(crate) mod_revision: i64,
 }
 
-/// All keys of a range, as of one revision.
+/// The keys of a range at one revision.
 #[derive(Debug, Deserialize)]
 pub(crate) struct RangeAnswer {
     #[serde(default)]
     pub(crate) header: Header,
     #[serde(default)]
     pub(crate) kvs: Vec<Pair>,
-    /// There are further ones.
+    /// The range has further keys.
     #[serde(default)]
     pub(crate) more: bool,
 }
@@ -40,12 +41,12 @@ pub(crate) struct RangeAnswer {
 pub(crate) struct WatchAnswer {
     #[serde(default)]
     pub(crate) header: Header,
-    /// The watch has ended.
+    /// etcd has ended the watch.
     #[serde(default)]
     pub(crate) canceled: bool,
     #[serde(default)]
     pub(crate) cancel_reason: String,
-    /// It has ended because what it asks for is older than this, and not kept.
+    /// The oldest revision that etcd still has, if the watch has ended because it asked for an older one; otherwise 0.
     #[serde(default, deserialize_with = "number")]
     pub(crate) compact_revision: i64,
     #[serde(default)]
@@ -68,7 +69,7 @@ pub(crate) enum Change {
     Delete,
 }
 
-/// A lease and the seconds that it lives; 0 if it does not.
+/// A lease and its remaining seconds, 0 if it has ended.
 #[derive(Debug, Deserialize)]
 pub(crate) struct LeaseAnswer {
     #[serde(rename = "ID", default, deserialize_with = "number")]
@@ -77,11 +78,11 @@ pub(crate) struct LeaseAnswer {
     pub(crate) ttl: i64,
 }
 
-/// An answer of which nothing matters but that it is one.
+/// An answer without content that matters.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Done {}
 
-/// One message of an answer that may have several.
+/// One message of a streamed answer.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Message<T> {
@@ -89,12 +90,12 @@ pub(crate) enum Message<T> {
     Error(Refusal),
 }
 
-/// Why something was not done.
+/// The reason why etcd refused a call.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Refusal {
     #[serde(default)]
     pub(crate) message: String,
-    /// gRPC's code, under either name that gateways have for it.
+    /// The gRPC code, under either name that gateways use.
     #[serde(default, alias = "grpc_code")]
     pub(crate) code: u32,
 }

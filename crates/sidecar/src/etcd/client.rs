@@ -1,4 +1,4 @@
-//! Asks one member of an etcd at a time, and the next one where that fails.
+//! A client that asks one member of an etcd cluster, and the next one after a failure.
 
 use std::time::Duration;
 
@@ -17,31 +17,31 @@ use crate::target::ServerUrl;
 use crate::tls::{self, TlsError};
 use crate::upstream::{Answer, Outgoing, SendError, Upstream};
 
-/// The time to connect, and that of a whole call. A lease outlives three calls that nobody answers.
+/// The time limits for a connection and for a whole call. A lease outlives three calls without an answer.
 const CONNECT: Duration = Duration::from_secs(1);
 const CALL: Duration = Duration::from_secs(2);
 
-/// The waits after one failure and after many. The longest leaves an announcer the time to renew its lease.
+/// The pauses after the first failure and after many. The longest leaves an announcer the time to renew its lease.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
-/// The bytes of one message: those of as many keys as are taken, each as long as it may be.
+/// The most bytes of one message: as many keys as are read, each of the greatest length.
 const MOST_BYTES: usize = 16 << 20;
 
-/// gRPC's code for what is not there, as a lease that has ended.
+/// The gRPC code for something that does not exist, for example a lease that has ended.
 const NOT_FOUND: u32 = 5;
 
-/// Speaks to an etcd.
+/// A client of one etcd cluster.
 pub(crate) struct Client {
     cluster: Cluster,
     upstream: Upstream,
-    /// The endpoint that is asked.
+    /// The index of the current endpoint.
     at: usize,
-    /// Failures since something succeeded.
+    /// The number of failures since the last success.
     failures: u32,
 }
 
-/// Why etcd has not done something.
+/// A reason why a call to etcd failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum EtcdError {
@@ -60,8 +60,8 @@ pub(crate) enum EtcdError {
 }
 
 impl Client {
-    /// Prepares to ask, within a tokio runtime. Of the settings those count that are about authorities and certificates: an
-    /// etcd is always checked.
+    /// Creates a client. Must be called within a tokio runtime. Only the authorities and certificates of the settings
+    /// apply: an etcd's certificate is always checked.
     pub(crate) fn new(cluster: Cluster, tls: &UpstreamTls) -> Result<Self, TlsError> {
         let tls =
             tls::Upstream::load(&UpstreamTls { skip_verify_prefill: false, skip_verify_decode: false, ..tls.clone() })?;
@@ -72,12 +72,12 @@ impl Client {
         &self.cluster
     }
 
-    /// Where it asks now.
+    /// Returns the current endpoint.
     pub(crate) fn endpoint(&self) -> &ServerUrl {
         &self.cluster.endpoints[self.at]
     }
 
-    /// Takes note that something failed: the next endpoint is asked from now on. Returns how long to wait before that.
+    /// Records a failure and switches to the next endpoint. Returns the pause before the next call.
     #[must_use]
     pub(crate) fn failed(&mut self, doing: &str, error: &EtcdError) -> Duration {
         let endpoint = self.endpoint();
@@ -90,25 +90,25 @@ impl Client {
         self.failures = self.failures.saturating_add(1);
         let rounds = self.failures as usize / self.cluster.endpoints.len();
         let longest = (FIRST_WAIT * (1 << rounds.min(8))).min(LONGEST_WAIT);
-        // Not all at once, after an etcd that all of them have lost.
+        // Random pauses keep all clients from reconnecting at once after an outage.
         longest.mul_f64(rand::random_range(0.5..=1.0))
     }
 
-    /// Takes note that all is well.
+    /// Records a success, and logs it after a failure.
     pub(crate) fn succeeded(&mut self, doing: &str) {
         if std::mem::take(&mut self.failures) > 0 {
             tracing::info!(etcd = %self.endpoint(), "can {doing} again");
         }
     }
 
-    /// All keys of the prefix, but no more than this, with the revision as of which they are.
+    /// Reads at most `most` keys of the prefix, with the revision at which they were read.
     pub(crate) async fn range(&self, most: usize) -> Result<RangeAnswer, EtcdError> {
         let mut asked = self.all_keys();
         asked["limit"] = json!(most.to_string());
         self.call("/v3/kv/range", &asked).await
     }
 
-    /// Watches all keys of the prefix from this revision on.
+    /// Watches all keys of the prefix, beginning with this revision.
     pub(crate) async fn watch(&self, from: i64) -> Result<Watch, EtcdError> {
         let mut asked = self.all_keys();
         asked["start_revision"] = json!(from.to_string());
@@ -123,7 +123,7 @@ impl Client {
         Ok(lease.id)
     }
 
-    /// Puts a key that goes with its lease.
+    /// Puts a key that is deleted when its lease ends.
     pub(crate) async fn put(&self, key: &str, value: &[u8], lease: i64) -> Result<(), EtcdError> {
         let asked = json!({
             "key": encoded(key.as_bytes()),
@@ -150,7 +150,8 @@ impl Client {
         Ok(())
     }
 
-    /// The range of all keys that begin with `PREFIX/`: up to those that begin with the next byte, `0`.
+    /// Returns the range of all keys that begin with `PREFIX/`. It ends before the keys that begin with the next byte,
+    /// `0`.
     fn all_keys(&self) -> Value {
         let prefix = &self.cluster.prefix;
         json!({
@@ -167,7 +168,7 @@ impl Client {
         .await
     }
 
-    /// Asks, and waits for the head of an answer that is a good one.
+    /// Sends a request and waits for the head of a successful answer.
     async fn ask(&self, path: &str, asked: &Value) -> Result<Response<Answer>, EtcdError> {
         let endpoint = self.endpoint();
         let mut request = Request::new(Outgoing::whole(asked.to_string().into()));
@@ -175,7 +176,7 @@ impl Client {
         *request.uri_mut() = path.parse().map_err(unsendable)?;
         let host = endpoint.target.to_string().parse().map_err(unsendable)?;
         request.headers_mut().insert(http::header::HOST, host);
-        // The instance of `Upstream` is this client's own: the role decides nothing.
+        // This client has an `Upstream` of its own, so the role has no effect.
         let response = self.upstream.send(Role::Decode, endpoint, request).await?;
         let status = response.status();
         if status.is_success() {
@@ -188,15 +189,15 @@ impl Client {
     }
 }
 
-/// A watch. Dropping it ends it.
+/// A watch, which ends when it is dropped.
 pub(crate) struct Watch {
     body: Answer,
     messages: Messages,
 }
 
 impl Watch {
-    /// Waits for the next message, for as long as there is none: what has changed, or since when changes are not kept any more.
-    /// Dropping the future loses nothing.
+    /// Waits for the next message: changes, or the revision from which on changes are still available. Dropping the
+    /// future loses nothing.
     pub(crate) async fn next(&mut self) -> Result<WatchAnswer, EtcdError> {
         loop {
             if let Some(message) = self.messages.next() {
@@ -208,11 +209,11 @@ impl Watch {
     }
 }
 
-/// The messages of a watch: lines of JSON, however its bytes are cut.
+/// Splits the bytes of a watch into messages, one JSON document a line.
 #[derive(Default)]
 pub(super) struct Messages {
     held: BytesMut,
-    /// So many bytes of what is held have no end of a line.
+    /// The number of held bytes that contain no end of a line.
     searched: usize,
 }
 
@@ -277,12 +278,12 @@ fn refused(status: StatusCode, refusal: Refusal) -> EtcdError {
     EtcdError::Refused { status, message: shortened(&refusal.message), code: refusal.code }
 }
 
-/// What of a message of etcd is logged.
+/// Shortens a message of etcd for the log.
 fn shortened(message: &str) -> String {
     message.chars().take(200).collect()
 }
 
-/// An error about a lease that is not there says so.
+/// Turns the error about a missing lease into [`EtcdError::LeaseEnded`].
 fn ended(error: EtcdError) -> EtcdError {
     match error {
         EtcdError::Refused { code, .. } if code == NOT_FOUND => EtcdError::LeaseEnded,

@@ -62,7 +62,7 @@ fn a_key_has_the_role_that_it_was_made_for() {
     }
 }
 
-/// What etcd 3.4 says to a watch.
+/// Returns the answers of etcd 3.4 to a watch.
 fn said() -> (Vec<u8>, Vec<String>) {
     let header = r#""header":{"cluster_id":"13455796455940752355","revision":"7"}"#;
     let (key, value) = (encoded(b"t/decode/\xff"), encoded(&[0, 10, 255]));
@@ -132,7 +132,7 @@ fn a_message_without_an_end_is_not_held_for_ever() {
 }
 
 proptest! {
-    /// Nothing that may come from a network ends the process.
+    /// No bytes from a network cause a panic.
     #[test]
     fn anything_may_be_said(text in prop::collection::vec(any::<u8>(), 0..200)) {
         heard([&text[..], b"\n"].into_iter());

@@ -1,4 +1,4 @@
-//! Errors of our own, as the client reads them.
+//! Error answers of our own to the client.
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::strict::Refusal;
 
-/// Why a client gets an error of our own.
+/// The status and message of an error answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Trouble {
     pub(crate) status: StatusCode,
@@ -22,7 +22,7 @@ impl Trouble {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// Nothing but a status.
+    /// Creates an answer with a status and no body.
     pub(crate) const fn silent(status: StatusCode) -> Self {
         Self { status, message: String::new() }
     }
@@ -34,7 +34,7 @@ impl Trouble {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
-    /// No server could be asked for want of files.
+    /// No server could be asked because file descriptors have run out.
     pub(crate) fn no_files() -> Self {
         let message =
             "No file is left to connect to a server with. Try again, or allow this process more of them (ulimit -n).";
@@ -82,7 +82,7 @@ impl From<Refusal> for Trouble {
     }
 }
 
-/// The answer that tells a client of it, in the form of engines' own errors.
+/// Builds the answer to the client, in the form of the engines' own errors.
 pub(crate) fn error(trouble: Trouble) -> (StatusCode, HeaderMap, Bytes) {
     if trouble.message.is_empty() {
         return (trouble.status, HeaderMap::new(), Bytes::new());
@@ -99,7 +99,7 @@ pub(crate) fn error(trouble: Trouble) -> (StatusCode, HeaderMap, Bytes) {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CONTENT_LENGTH, body.len().into());
     if trouble.status == StatusCode::SERVICE_UNAVAILABLE {
-        // Memory, files and servers come back within moments, or not soon.
+        // Memory, file descriptors and servers are usually available again within moments.
         headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
     }
     (trouble.status, headers, body)

@@ -1,5 +1,5 @@
-//! Chunked decode: a chat completion is generated in legs of a few tokens each, between which the decode server is free to take
-//! others in.
+//! Chunked decode: a chat completion is generated in legs of a few tokens each, so that the decode server can admit
+//! other requests between them.
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
@@ -14,66 +14,66 @@ use crate::json::Object;
 use crate::observe::{FailureKind, Path};
 use crate::usage::{self, CachedTokens};
 
-/// How a decode is divided.
+/// The division of a decode into legs.
 pub(super) struct Chunks {
-    /// What the first leg is made of: the client's body, perhaps with parameters.
+    /// The body of the first leg: the client's, perhaps with parameters.
     first: Object,
     tokens: u64,
-    /// The most tokens of all legs together.
+    /// The client's limit for all legs together.
     budget: Option<u64>,
 }
 
-/// How far a chunked decode is.
+/// The progress of a chunked decode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Tally {
-    /// The tokens of one leg, at most.
+    /// The most tokens of one leg.
     pub(crate) size: u64,
-    /// Legs that were answered.
+    /// The number of answered legs.
     pub(crate) legs: u64,
-    /// Tokens that they have generated.
+    /// The number of tokens generated.
     pub(crate) tokens: u64,
 }
 
-/// A chunked decode under way.
+/// A running chunked decode.
 pub(super) struct Chunked {
     chunks: Chunks,
     pub(super) cached: Option<CachedTokens>,
     streams: bool,
-    /// The leg's answer so far.
+    /// The head of the current leg's answer.
     head: Option<(StatusCode, HeaderMap)>,
     held: Option<Held>,
     legs: u64,
-    /// Tokens generated, and those of the prompt.
+    /// The number of tokens generated, followed by that of the prompt.
     generated: u64,
     prompt: u64,
-    /// The text so far, as the inside of a JSON string.
+    /// The generated text, as the content of a JSON string without quotes.
     text: String,
     /// The first leg's `id` and `created`, which all events of a stream share.
     id: Option<String>,
     created: Option<String>,
-    /// The client has got a byte.
+    /// The client has received the first byte.
     begun: bool,
 }
 
-/// What one leg has generated.
+/// The answer of one leg.
 struct Generated {
     answer: Object,
     choices: Vec<Object>,
     tokens: u64,
-    /// The inside of a JSON string.
+    /// The content of a JSON string, without quotes.
     text: String,
     finish_reason: Option<String>,
 }
 
 impl Exchange {
-    /// How a decode of this body is divided, if it is.
+    /// Returns how a decode of this body is divided, or `None` if it is not.
     pub(super) fn divided(&self, body: &Bytes) -> Option<Chunks> {
         let tokens = u64::from(self.rules.decode_chunk?);
         if self.request.route != Route::ChatCompletions {
             return None;
         }
         let first = Object::parse(body.clone()).ok()?;
-        // Only one choice can be gone on with.
+        // Only a single choice can be continued in the next leg.
         if first.get("n").is_some_and(|n| n != "1" && n != "null") {
             return None;
         }
@@ -83,7 +83,7 @@ impl Exchange {
             .find(|limit| *limit != "null");
         let budget = match limit {
             None => None,
-            // A limit that is no count is the server's to judge.
+            // The server judges a limit that is not a count.
             Some(limit) => Some(count_of(limit)?),
         };
         if budget.is_some_and(|budget| budget <= tokens) {
@@ -150,7 +150,7 @@ impl Exchange {
         self.state = State::Chunked(chunked);
     }
 
-    /// Takes a leg's answer: sends the next leg, or ends.
+    /// Processes a leg's answer: sends the next leg, or completes the client's answer.
     fn generated(&mut self, mut chunked: Box<Chunked>, generated: Generated) {
         if chunked.legs == 0 {
             chunked.prompt = count(&generated.answer, "prompt_tokens");
@@ -191,7 +191,7 @@ impl Exchange {
         self.act(Action::Finish(None));
     }
 
-    /// Passes a leg's error on, where the client has got nothing yet.
+    /// Passes a leg's error to the client, or breaks the connection if the client's answer has begun.
     fn leg_refused(&mut self, chunked: &Chunked, status: StatusCode, headers: HeaderMap) {
         if chunked.begun {
             self.act(Action::Stop(Role::Decode));
@@ -216,7 +216,7 @@ impl Exchange {
         let another = self.may_ask_another(failure);
         if another && (failure.unseen() || self.may_restart()) {
             if !failure.unseen() && chunked.legs == 0 {
-                // It may have fetched the blocks, after which the parameters are void.
+                // The server may have fetched the blocks, which makes the parameters void.
                 if let Ok(alone) = Object::parse(self.alone()) {
                     chunked.chunks.first = alone;
                 }
@@ -241,7 +241,7 @@ impl Chunked {
         Tally { size: self.chunks.tokens, legs: self.legs, tokens: self.generated }
     }
 
-    /// The body of the next leg.
+    /// Returns the body of the next leg.
     fn leg(&self) -> Bytes {
         let left = self.chunks.budget.map_or(self.chunks.tokens, |budget| budget - self.generated);
         let tokens = left.min(self.chunks.tokens);
@@ -262,7 +262,7 @@ impl Chunked {
         edit.finish()
     }
 
-    /// The client's messages and the text so far as the assistant's.
+    /// Returns the client's messages, followed by the generated text as the assistant's.
     fn messages(&self) -> String {
         let messages = self.chunks.first.get("messages").unwrap_or("[]");
         let open = messages.strip_suffix(']').unwrap_or("[").trim_end();
@@ -270,7 +270,7 @@ impl Chunked {
         format!("{open}{comma}{{\"role\":\"assistant\",\"content\":\"{}\"}}]", self.text)
     }
 
-    /// The event of one leg, without usage.
+    /// Returns the event for one leg, without usage.
     fn event(&self, generated: &Generated, last: bool) -> Bytes {
         let choices: Vec<String> = generated.choices.iter().map(|choice| delta(choice, last)).collect();
         let choices = format!("[{}]", choices.join(","));
@@ -283,19 +283,19 @@ impl Chunked {
             edit = edit.set("created", &**created);
         }
         let mut event = BytesMut::from(&b"data: "[..]);
-        // Line ends in JSON text are white space, but end an event's line.
+        // Line ends are white space in JSON, but would end the event's line.
         event.extend(edit.finish().iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }));
         event.extend_from_slice(b"\n\n");
         event.freeze()
     }
 
-    /// The answer that one leg alone would have given.
+    /// Returns the answer that a single leg would have given.
     fn whole(&self, last: &Generated) -> Bytes {
         let mut edit = last.answer.edit().set("usage", self.usage());
         let choice = last.choices.first().map(|choice| {
             let message = choice.object("message").map(|message| {
                 let mut edit = message.edit();
-                // Beside calls of tools there may be no text at all, which is not an empty one.
+                // With tool calls there may be no text at all, which differs from an empty text.
                 if !self.text.is_empty() {
                     edit = edit.set("content", format!("\"{}\"", self.text));
                 }
@@ -337,7 +337,7 @@ impl Generated {
     }
 }
 
-/// A choice's text, as the inside of a JSON string.
+/// Returns a choice's text as the content of a JSON string, without quotes.
 fn content(choice: &Object) -> String {
     let message = choice.object("message");
     let text = message.as_ref().and_then(|message| message.get("content"));
@@ -345,7 +345,7 @@ fn content(choice: &Object) -> String {
     inside.unwrap_or_default().to_owned()
 }
 
-/// A choice as an event tells it. Only the last event of a stream says why it ends.
+/// Returns a choice in the form of an event. Only the last event of a stream has a reason why it ends.
 fn delta(choice: &Object, last: bool) -> String {
     let index = choice.get("index").unwrap_or("0");
     let reason = choice.get("finish_reason").filter(|_| last).unwrap_or("null");
@@ -356,7 +356,7 @@ fn delta(choice: &Object, last: bool) -> String {
     format!("{{\"index\":{index},\"delta\":{delta},\"finish_reason\":{reason}}}")
 }
 
-/// A message as the difference from none: calls of tools are numbered there.
+/// Returns a message in the form of a delta, in which tool calls are numbered.
 fn as_delta(message: &Object) -> Bytes {
     let calls: Vec<&RawValue> = message.read("tool_calls").unwrap_or_default();
     if calls.is_empty() {
@@ -371,13 +371,13 @@ fn as_delta(message: &Object) -> Bytes {
     message.edit().set("tool_calls", format!("[{calls}]")).finish()
 }
 
-/// A count as JSON may write it: servers read `1e1` and `10.0` as 10.
+/// Parses a count in any notation of JSON: servers read `1e1` and `10.0` as 10.
 fn count_of(number: &str) -> Option<u64> {
-    let written_otherwise = || {
+    let as_float = || {
         let number: f64 = number.parse().ok()?;
         (number.fract() == 0.0).then(|| format!("{number:.0}"))?.parse().ok()
     };
-    number.parse().ok().or_else(written_otherwise)
+    number.parse().ok().or_else(as_float)
 }
 
 fn count(answer: &Object, key: &str) -> u64 {

@@ -1,4 +1,4 @@
-//! The decode leg, whose answer is the client's, and beside it for SGLang the prefill leg that runs meanwhile.
+//! The decode leg, whose answer goes to the client. For SGLang a prefill leg runs at the same time.
 
 use std::time::Instant;
 
@@ -13,39 +13,37 @@ use crate::observe::{FailureKind, Path};
 use crate::settings::{KvConnector, PrefillFailure};
 use crate::usage::{self, CachedTokens, Rewriter};
 
-/// How often a request is computed anew because a decode server broke before its first byte.
+/// The number of times that a request restarts because a decode server broke the connection before its first byte.
 const MOST_RESTARTS: u32 = 1;
 
-/// How often another decode server is asked.
+/// The number of other decode servers that are tried.
 const MOST_MOVES: u32 = 4;
 
-/// A decode leg under way.
+/// A running decode leg.
 pub(super) struct Decoding {
-    /// What it was sent, to send it elsewhere.
+    /// The request's body, kept to send it to another server.
     body: Bytes,
     pub(super) cached: Option<CachedTokens>,
     answer: Answer,
-    /// Its status says that the server computes, so it has what the parameters name.
+    /// The status was a success, so the server has fetched what the parameters name.
     succeeds: bool,
-    /// When a prefill leg that runs meanwhile has to be over.
+    /// The deadline of a prefill leg that runs at the same time.
     alongside: Option<Instant>,
 }
 
 enum Answer {
     Awaited,
-    /// Its head waits for the first byte of its body, as long as another server may answer instead.
+    /// The head is held back until the first byte of the body, while another server could still answer.
     Head(Box<(StatusCode, HeaderMap)>),
-    /// The client has got its head.
+    /// The client has received the head.
     Passing(Option<Box<Rewriter>>),
 }
 
 impl Decoding {
-    /// A leg that was sent this body.
     pub(super) fn awaited(body: Bytes, cached: Option<CachedTokens>) -> Self {
         Self { body, cached, answer: Answer::Awaited, succeeds: false, alongside: None }
     }
 
-    /// A leg whose head has come.
     pub(super) fn with_head(status: StatusCode, headers: HeaderMap) -> Self {
         Self { answer: Answer::Head(Box::new((status, headers))), ..Self::awaited(Bytes::new(), None) }
     }
@@ -54,19 +52,19 @@ impl Decoding {
         self.alongside
     }
 
-    /// Whether the client has the answer's head, so that nobody else may answer in its place.
+    /// Returns whether the client has received the head, so that no other server can answer.
     pub(super) const fn is_passing(&self) -> bool {
         matches!(self.answer, Answer::Passing(_))
     }
 }
 
 impl Exchange {
-    /// Asks the decode server with the client's own body.
+    /// Sends the client's own body to the decode server.
     pub(super) fn decode_original(&mut self) {
         self.decode(self.request.body.text().clone(), None);
     }
 
-    /// Asks the decode server.
+    /// Sends a body to the decode server, in several legs if chunked decode applies.
     pub(super) fn decode(&mut self, body: Bytes, cached: Option<CachedTokens>) {
         if let Some(chunks) = self.divided(&body) {
             return self.decode_in_chunks(chunks, cached);
@@ -80,7 +78,7 @@ impl Exchange {
         self.send(Role::Decode, body, elsewhere);
     }
 
-    /// Asks both servers at once; they meet at the bootstrap server.
+    /// Sends the request to both servers at once. They find each other through the bootstrap server.
     pub(super) fn decode_alongside(&mut self, now: Instant) {
         let Some(bootstrap) = &self.request.bootstrap else {
             return self.decode_original();
@@ -132,14 +130,14 @@ impl Exchange {
         self.state = State::Decoding(leg);
     }
 
-    /// Begins the client's answer, if its head has come and nobody else may answer in its place.
+    /// Starts the client's answer if its head has arrived and no other server may answer instead.
     pub(super) fn begin_unless_held(&mut self, leg: &mut Decoding) {
         if !self.rules.elsewhere && leg.alongside.is_none() && !self.has_ticket() {
             self.begin(leg);
         }
     }
 
-    /// Begins the client's answer, if its head has come and has waited.
+    /// Starts the client's answer if its head was held back.
     fn begin(&mut self, leg: &mut Decoding) {
         if let Answer::Head(head) = &mut leg.answer {
             let (status, mut headers) = (head.0, std::mem::take(&mut head.1));
@@ -148,27 +146,27 @@ impl Exchange {
             let rewriter = leg.cached.clone().map(|cached| Box::new(Rewriter::new(cached, &mut headers, limit)));
             self.act(Action::Answer(status, headers));
             leg.answer = Answer::Passing(rewriter);
-            // Prompts are long, and so are answers: what nobody is sent any more takes no memory.
+            // Prompts and answers are long. The body will not be sent again, so its memory is released.
             leg.body = Bytes::new();
             self.request.body = Object::default();
         }
     }
 
-    /// Takes the blocks for fetched, if this leg has come to a body with which a server answers once it has them.
+    /// Marks the blocks as fetched after a success: servers answer only once they have the blocks.
     fn claimed_by(&mut self, leg: &Decoding) {
         if leg.succeeds {
             self.unclaimed = None;
         }
     }
 
-    /// Whether the decode server depends on what a prefill server has for it.
+    /// Returns whether the decode leg depends on a prefill server's blocks.
     fn has_ticket(&self) -> bool {
-        let meets = self.rules.connector == KvConnector::Sglang;
-        self.path == Path::Disaggregated && (meets || self.unclaimed.is_some())
+        let at_bootstrap = self.rules.connector == KvConnector::Sglang;
+        self.path == Path::Disaggregated && (at_bootstrap || self.unclaimed.is_some())
     }
 
-    /// Judges the status of a decode server's answer; whether it is to be asked again without what a prefill server has for it. One
-    /// that cannot load that, as where the two do not fit, may compute the prompt all the same.
+    /// Judges a decode server's status. Returns true if the leg has to be repeated without the prefill server's blocks:
+    /// a server that cannot load them, for example because the layouts do not fit, may still compute the prompt.
     pub(super) fn asks_again(&mut self, status: StatusCode) -> bool {
         if !status.is_server_error() {
             if std::mem::take(&mut self.suspects) {
@@ -192,7 +190,7 @@ impl Exchange {
         true
     }
 
-    /// Has a decode server compute everything, after one has failed with what it was given.
+    /// Lets a decode server compute everything after it failed with a prefill server's blocks.
     fn decode_without(&mut self, leg: &Decoding) {
         if leg.alongside.is_some() {
             self.act(Action::Stop(Role::Prefill));
@@ -221,7 +219,7 @@ impl Exchange {
                 });
                 self.act(Action::Finish(trailers));
                 if let Some(until) = leg.alongside {
-                    // Its server may still be busy with the end of the transfer.
+                    // The prefill server may still be finishing the transfer.
                     self.act(Action::Detach(Role::Prefill, until));
                 }
             }
@@ -261,14 +259,14 @@ impl Exchange {
         self.rules.elsewhere && failure.kind().is_some() && self.moves < MOST_MOVES
     }
 
-    /// Whether everything may begin anew; if so, it counts as having begun.
+    /// Returns whether the request may restart, and counts the restart if so.
     pub(super) fn may_restart(&mut self) -> bool {
         let may = self.restarts < MOST_RESTARTS;
         self.restarts += u32::from(may);
         may
     }
 
-    /// Tells the client that no decode server answers.
+    /// Answers the client with an error, since no decode server answers.
     pub(super) fn decode_lost(&mut self, failure: Failure) {
         self.refuse(if failure == Failure::NoRoom {
             Trouble::no_files()
@@ -281,7 +279,8 @@ impl Exchange {
         });
     }
 
-    /// Has another decode server compute everything: this one may have fetched the blocks, after which the parameters are void.
+    /// Lets another decode server compute everything. The broken one may have fetched the blocks, which makes the
+    /// parameters void.
     fn restart(&mut self) {
         if self.path == Path::Disaggregated {
             self.path = Path::Fallback;
@@ -294,10 +293,10 @@ impl Exchange {
         self.state = State::Decoding(Box::new(Decoding::awaited(body, None)));
     }
 
-    /// Takes what happens to a prefill leg that runs meanwhile.
+    /// Processes an event of the prefill leg that runs at the same time.
     fn alongside(&mut self, mut leg: Box<Decoding>, event: Event, now: Instant) {
-        let late = matches!(event, Event::Tick) && leg.alongside.is_some_and(|until| now >= until);
-        let wrong = match event {
+        let timed_out = matches!(event, Event::Tick) && leg.alongside.is_some_and(|until| now >= until);
+        let prefill_error = match event {
             Event::Head(Role::Prefill, status, headers) if refused_by_server(status) && !leg.is_passing() => {
                 self.act(Action::Stop(Role::Decode));
                 return self.relay(status, headers, leg.alongside.unwrap_or(now));
@@ -311,7 +310,7 @@ impl Exchange {
                 (StatusCode::SERVICE_UNAVAILABLE, "The prefill server cannot be reached.")
             }
             Event::Failed(Role::Prefill, _) => (StatusCode::BAD_GATEWAY, "The prefill server broke the connection."),
-            Event::Tick if late => {
+            Event::Tick if timed_out => {
                 self.act(Action::Blame(Role::Prefill, FailureKind::Timeout));
                 self.act(Action::Stop(Role::Prefill));
                 (StatusCode::GATEWAY_TIMEOUT, "The prefill server did not answer in time.")
@@ -329,19 +328,20 @@ impl Exchange {
         };
         leg.alongside = None;
         if leg.is_passing() {
-            // The decode server has what it needs: it answers.
+            // The decode server is answering, so it has what it needs.
             self.state = State::Decoding(leg);
             return;
         }
         self.act(Action::Stop(Role::Decode));
         match self.rules.prefill_failure {
             PrefillFailure::Fallback => self.fall_back(),
-            PrefillFailure::Error => self.refuse(Trouble::new(wrong.0, wrong.1)),
+            PrefillFailure::Error => self.refuse(Trouble::new(prefill_error.0, prefill_error.1)),
         }
     }
 }
 
-/// The status in the first event of a stream, where that says that the server has failed: its head was sent before.
+/// Returns the status in the first event of a stream if it reports a server error: such a server has already sent a
+/// head with status 200.
 fn failure_in(first: &[u8]) -> Option<StatusCode> {
     let line = first.split(|byte| *byte == b'\n').next()?;
     let event = line.strip_prefix(b"data:")?;

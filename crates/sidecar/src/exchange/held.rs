@@ -1,4 +1,4 @@
-//! An answer that is held until it is whole.
+//! Buffers an answer until it is complete.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use http::header::CONTENT_ENCODING;
 use crate::budget::{Budget, Share};
 use crate::usage::Decoder;
 
-/// What has come of an answer, without its compression.
+/// The part of an answer that has arrived, decompressed.
 pub(super) struct Held {
     bytes: BytesMut,
     share: Share,
@@ -18,11 +18,12 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// How many bytes of a compressed answer are decoded at a time: a bound is noticed before a thousand times as many are held.
+    /// The number of compressed bytes that are decoded at a time. Compression expands by at most about a thousand, so
+    /// little more than the limit is ever held.
     const STEP: usize = 4 << 10;
 
-    /// Begins with the answer's headers; not so if it is in a coding that is not known. At most `limit` bytes are held, out of
-    /// what is left for bodies.
+    /// Starts to buffer an answer of at most `limit` bytes, which count against `bodies`. Returns `None` if its
+    /// `Content-Encoding` is unknown.
     pub(super) fn new(headers: &HeaderMap, limit: usize, bodies: &Arc<Budget>) -> Option<Self> {
         let decoder = match headers.get(CONTENT_ENCODING) {
             None => None,
@@ -31,7 +32,7 @@ impl Held {
         Some(Self { bytes: BytesMut::new(), share: bodies.share(), decoder, limit })
     }
 
-    /// Takes the next bytes; tells what is wrong with the answer otherwise.
+    /// Appends the next bytes. An error says what is wrong with the answer.
     pub(super) fn take(&mut self, mut bytes: Bytes) -> Result<(), &'static str> {
         let Some(mut decoder) = self.decoder.take() else {
             return self.push(&bytes);
@@ -45,7 +46,7 @@ impl Held {
         Ok(())
     }
 
-    /// The whole answer, once it has ended.
+    /// Returns the complete answer. An error says what is wrong with it.
     pub(super) fn whole(mut self) -> Result<Bytes, &'static str> {
         if let Some(mut decoder) = self.decoder.take() {
             let last = decoder.finish().map_err(|_| UNDECODABLE)?;
@@ -66,7 +67,7 @@ impl Held {
     }
 }
 
-/// Says that this process has no memory for an answer: the server is not at fault.
+/// The error for want of memory in this process; the server is not at fault.
 pub(super) const NO_ROOM: &str = "finds no memory left (--body-memory)";
 pub(super) const TOO_LONG: &str = "is longer than --body-limit";
 const UNDECODABLE: &str = "cannot be decoded";

@@ -1,4 +1,4 @@
-//! The prefill leg: its answer is held whole, and decides what the decode server is asked.
+//! The prefill leg. Its answer is buffered completely and decides the request to the decode server.
 
 use std::time::Instant;
 
@@ -13,19 +13,19 @@ use crate::observe::FailureKind;
 use crate::settings::{KvConnector, PrefillFailure};
 use crate::usage::CachedTokens;
 
-/// A prefill leg under way, or about to be sent again.
+/// A running prefill leg, or one that waits for its retry.
 pub(super) struct Prefilling {
-    /// The whole leg has to be over by then, its retries too.
+    /// The deadline for the whole leg, retries included.
     until: Instant,
     retries: u32,
-    /// Another server was asked already.
+    /// The leg was already sent to another server.
     moved: bool,
     answer: Answer,
 }
 
 enum Answer {
     Awaited,
-    /// The leg is sent again then.
+    /// The leg is sent again at this time.
     Again(Instant),
     Coming(Held),
 }
@@ -39,12 +39,12 @@ impl Prefilling {
     }
 }
 
-/// How a prefill leg failed, which decides whether it is tried again.
+/// The way a prefill leg failed. It decides whether the leg is tried again.
 enum Fault {
     Unanswered(Failure),
-    Late,
+    TimedOut,
     Status(StatusCode),
-    /// What is wrong with its answer.
+    /// The answer is not usable; the text completes "the prefill server gave an answer that …".
     Invalid(&'static str),
 }
 
@@ -70,7 +70,7 @@ impl Exchange {
     pub(super) fn prefilling(&mut self, mut leg: Prefilling, event: Event, now: Instant) {
         match event {
             Event::Head(Role::Prefill, status, headers) if status.is_success() => {
-                // Of a leg to shared storage only the status matters.
+                // A leg to shared storage yields only a status, so its body is discarded without decoding.
                 let limit = self.rules.body_limit;
                 let held = match self.rules.connector {
                     KvConnector::SharedStorage => Held::new(&HeaderMap::new(), limit, &self.rules.bodies),
@@ -113,7 +113,7 @@ impl Exchange {
                 return self.prefill_failed(leg, Fault::Unanswered(failure), now);
             }
             Event::Tick if now >= leg.until => {
-                return self.prefill_failed(leg, Fault::Late, now);
+                return self.prefill_failed(leg, Fault::TimedOut, now);
             }
             Event::Tick => {
                 if matches!(leg.answer, Answer::Again(at) if now >= at) {
@@ -126,7 +126,8 @@ impl Exchange {
         self.state = State::Prefilling(leg);
     }
 
-    /// Takes a prefill server's whole answer and asks the decode server; tells what is wrong with it otherwise.
+    /// Processes a prefill server's complete answer and sends the decode leg. An error says what is wrong with the
+    /// answer.
     fn prefilled(&mut self, answer: Bytes) -> Result<(), &'static str> {
         if self.rules.connector == KvConnector::SharedStorage {
             let body = self.request.decode_from_storage();
@@ -136,7 +137,7 @@ impl Exchange {
         let answer = Object::parse(answer).map_err(|_| "is not a JSON object")?;
         let params = answer.get("kv_transfer_params").unwrap_or("null");
         let body = match params {
-            // Where there is nothing to fetch the decode server computes everything.
+            // Without parameters there is nothing to fetch, and the decode server computes everything.
             "null" => self.request.decode_with_params(params),
             _ => {
                 let object = answer.object("kv_transfer_params");
@@ -157,7 +158,7 @@ impl Exchange {
         };
         self.prompt_tokens =
             answer.object("usage").and_then(|usage| usage.read("prompt_tokens").or_else(|| usage.read("input_tokens")));
-        // Anthropic's answers count otherwise.
+        // Anthropic's API counts cached tokens in another way.
         let counts = self.request.route != Route::Messages;
         self.decode(body, counts.then(|| CachedTokens::of(&answer)));
         Ok(())
@@ -165,16 +166,16 @@ impl Exchange {
 
     fn prefill_failed(&mut self, mut leg: Prefilling, fault: Fault, now: Instant) {
         match fault {
-            Fault::Late => self.act(Action::Blame(Role::Prefill, FailureKind::Timeout)),
+            Fault::TimedOut => self.act(Action::Blame(Role::Prefill, FailureKind::Timeout)),
             Fault::Status(status) if status.is_client_error() => {}
             Fault::Status(_) => self.act(Action::Blame(Role::Prefill, FailureKind::Status)),
-            // How much it answers is the client's doing.
+            // The length of an answer depends on the client's request, so the server is not blamed.
             Fault::Invalid(TOO_LONG) => {}
             Fault::Invalid(_) => self.act(Action::Blame(Role::Prefill, FailureKind::Invalid)),
             Fault::Unanswered(_) => {}
         }
         self.act(Action::Stop(Role::Prefill));
-        // A prefill that was computed in vain costs nothing but time, of which `until` is the bound.
+        // A prefill that is repeated costs only time, which `until` bounds.
         if now < leg.until {
             if self.rules.elsewhere
                 && matches!(fault, Fault::Unanswered(failure) if failure.kind().is_some())
@@ -197,7 +198,7 @@ impl Exchange {
             return self.fall_back();
         }
         let (status, wrong) = match fault {
-            Fault::Late => (StatusCode::GATEWAY_TIMEOUT, "did not answer in time".to_owned()),
+            Fault::TimedOut => (StatusCode::GATEWAY_TIMEOUT, "did not answer in time".to_owned()),
             Fault::Status(status) => (StatusCode::BAD_GATEWAY, format!("answered with status {}", status.as_u16())),
             Fault::Invalid(wrong) => (StatusCode::BAD_GATEWAY, format!("gave an answer that {wrong}")),
             Fault::Unanswered(Failure::NoServer) => (StatusCode::SERVICE_UNAVAILABLE, "is not there".to_owned()),
@@ -215,12 +216,12 @@ impl Exchange {
     }
 }
 
-/// Whether a prefill server's answer tells the client what is wrong with its request.
+/// Returns whether a prefill server's status is an error about the client's request, which the client should see.
 pub(super) fn refused_by_server(status: StatusCode) -> bool {
     (400..=451).contains(&status.as_u16())
 }
 
-/// Whether the same server may answer otherwise a moment later.
+/// Returns whether a retry at the same server may succeed soon.
 fn may_pass(status: StatusCode) -> bool {
     matches!(status.as_u16(), 502..=504)
 }

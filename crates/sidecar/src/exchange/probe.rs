@@ -1,5 +1,5 @@
-//! Shared storage's first question: the decode server is asked whether it has enough of the prompt, and its answer is held
-//! until it shows which.
+//! The probe of shared storage: the decode server is asked whether its cache has enough of the prompt. Its answer is
+//! held back until it shows which.
 
 use std::time::Instant;
 
@@ -12,10 +12,10 @@ use crate::Role;
 use crate::json::Object;
 use crate::observe::Path;
 
-/// How many events a server sends before it is taken to have enough of the prompt.
+/// The number of events after which a server counts as having enough of the prompt.
 const EVENTS: usize = 2;
 
-/// A decode leg that may turn out to be a question only.
+/// A decode leg whose answer may only report that the prompt is missing.
 pub(super) struct Probing {
     head: Option<(StatusCode, HeaderMap)>,
     held: BytesMut,
@@ -44,10 +44,10 @@ impl Exchange {
                 }
             }
             Event::End(Role::Decode, _) if lacks(&probing.held) => return self.prefill(now),
-            // Whatever else happens is an answer, or a failure, of an ordinary decode leg.
+            // Everything else is the answer, or the failure, of an ordinary decode leg.
             event @ (Event::Head(..) | Event::End(..) | Event::Failed(..)) => {
                 if matches!(event, Event::Failed(..)) {
-                    // The client has got nothing of it, so another server may be asked.
+                    // The client has received nothing yet, so another server may be asked.
                     probing.head = None;
                 }
                 self.has_enough(probing, now);
@@ -58,10 +58,10 @@ impl Exchange {
         self.state = State::Probing(probing);
     }
 
-    /// Takes what was held for the client's answer.
+    /// Uses the held bytes as the beginning of the client's answer.
     fn has_enough(&mut self, probing: Probing, now: Instant) {
         self.path = Path::DecodeOnly;
-        // Another server that is asked in its place is not probed.
+        // If another server is asked instead, it is not probed.
         let body = self.alone();
         self.state = State::Decoding(Box::new(Decoding::awaited(body, None)));
         if let Some((status, headers)) = probing.head {
@@ -71,7 +71,8 @@ impl Exchange {
     }
 }
 
-/// What an answer shows so far: that the server lacks the prompt, that it has enough of it, or neither yet.
+/// Judges the beginning of an answer: `Some(true)` if the server lacks the prompt, `Some(false)` if it has enough of
+/// it, `None` if neither shows yet.
 fn verdict(held: &[u8]) -> Option<bool> {
     if held.trim_ascii_start().first().is_none_or(|first| *first == b'{') {
         return None;
@@ -97,7 +98,7 @@ fn verdict(held: &[u8]) -> Option<bool> {
     None
 }
 
-/// Whether a whole answer says that the server lacks the prompt.
+/// Returns whether a complete answer reports that the server lacks the prompt.
 fn lacks(whole: &[u8]) -> bool {
     let event = |line: &[u8]| line.strip_prefix(b"data:").is_some_and(stopped_at_threshold);
     stopped_at_threshold(whole) || whole.split(|byte| *byte == b'\n').take(2 * EVENTS).any(event)

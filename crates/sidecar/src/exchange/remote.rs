@@ -1,4 +1,5 @@
-//! The addresses in a prefill server's parameters, held against the server that was asked: the decode server connects to them.
+//! Checks the addresses in a prefill server's parameters against the server that was asked, since the decode server
+//! will connect to them.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -6,22 +7,22 @@ use std::net::IpAddr;
 use crate::socket::Peer;
 use crate::target::{AllowList, Host, Target};
 
-/// The addresses that a prefill server may name in its parameters.
+/// The rule for addresses in a prefill server's parameters.
 #[derive(Debug, Clone)]
 pub(crate) enum RemoteHosts {
     Any,
-    /// Its own, and those of a list.
+    /// Addresses of the server that was asked, and those on the list.
     Asked(Option<AllowList>),
 }
 
 /// The prefill server that was asked.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
-    /// The host that the request names.
+    /// The host under which the request was sent.
     pub(crate) named: Host,
-    /// Where it was reached.
+    /// The address to which the connection was made.
     pub(crate) peer: Option<Peer>,
-    /// Tells whether an address is one of this host.
+    /// Returns whether an address belongs to this host.
     pub(crate) is_local: fn(IpAddr) -> bool,
 }
 
@@ -39,7 +40,8 @@ impl Asked {
 }
 
 impl RemoteHosts {
-    /// Finds the first address in parameters, however deep, that is neither the asked server's own nor listed.
+    /// Returns the first address in the parameters, at any depth, that is neither the asked server's own nor on the
+    /// list.
     pub(super) fn other(&self, asked: Option<&Asked>, params: &str) -> Option<String> {
         let Self::Asked(list) = self else {
             return None;
@@ -47,7 +49,8 @@ impl RemoteHosts {
         let allows = |host: &Host| {
             asked.is_some_and(|asked| asked.is(host)) || list.as_ref().is_some_and(|list| list.allows_host(host))
         };
-        // It was found to be JSON, of any depth and with numbers of any size: what is left to do is to tell its tokens apart.
+        // The text is valid JSON of any depth, with numbers of any size. So only its tokens have to be told apart,
+        // without recursion.
         let mut around = Vec::new();
         let mut key = Key::default();
         let mut rest = params;
@@ -66,18 +69,18 @@ impl RemoteHosts {
                     continue;
                 }
                 b'"' if !key.takes(&text_of(token), &allows) => return Some(token.to_owned()),
-                // Resolvers read numbers as addresses, too.
+                // Resolvers also read plain numbers as IPv4 addresses.
                 b'-' | b'0'..=b'9' if key.is_host => return Some(token.to_owned()),
                 _ => {}
             }
-            // Items of a list are what the list is.
+            // Items of a list inherit the meaning of the list's key.
             key = around.last().copied().unwrap_or_default();
         }
         None
     }
 }
 
-/// How long the token is that a JSON text begins with.
+/// Returns the length of the token at the start of a JSON text.
 fn token_length(text: &str) -> usize {
     let bytes = text.as_bytes();
     match bytes[0] {
@@ -96,22 +99,22 @@ fn token_length(text: &str) -> usize {
     }
 }
 
-/// A string's text; where it is none, as it is written.
+/// Decodes a JSON string, or returns the token as it is if it cannot be decoded.
 fn text_of(token: &str) -> Cow<'_, str> {
     serde_json::from_str::<String>(token).map_or(token.into(), Cow::from)
 }
 
-/// What a key says of its value.
+/// The meaning of a value, judged by its key.
 #[derive(Debug, Clone, Copy, Default)]
 struct Key {
     is_address: bool,
-    /// It is an address of a host, not of memory.
+    /// The value is a host's address, not one in memory.
     is_host: bool,
 }
 
 impl Key {
-    /// Reads the last word of a key: `remote_host`, `remote_bootstrap_addr`, `peerUrls`. Where it is a rank it says as much as the
-    /// key of the object that it is in.
+    /// Judges a key by its last word: `remote_host`, `remote_bootstrap_addr`, `peerUrls`. A key that is only a number,
+    /// such as a rank, inherits the meaning of the key around it.
     fn read(key: &str, around: Option<&Self>) -> Self {
         const HOSTS: [&str; 3] = ["host", "hostname", "host_port"];
         const ADDRESSES: [&str; 6] = ["addr", "addres", "addresse", "url", "uri", "endpoint"];
@@ -127,7 +130,7 @@ impl Key {
         Self { is_address, is_host }
     }
 
-    /// Tells whether a text names only hosts that are allowed, or none at all.
+    /// Returns whether a text names no host, or only allowed ones.
     fn takes(self, text: &str, allows: &dyn Fn(&Host) -> bool) -> bool {
         let takes = |text: &str| host_in(text).is_some_and(|host| allows(&host));
         let is_address = || {
@@ -142,13 +145,13 @@ impl Key {
     }
 }
 
-/// The host of an address, with or without scheme, port and path.
+/// Extracts the host from an address with or without scheme, port and path.
 fn host_in(text: &str) -> Option<Host> {
     let (_, rest) = text.split_once("://").unwrap_or(("", text));
     let place = rest.split(['/', '?', '#']).next().unwrap_or_default();
     match Target::parse(place) {
         Ok(target) => Some(target.host),
-        // An empty host is the host that connects.
+        // An empty host means the connecting host itself.
         Err(_) if place.is_empty() => Some(Host::Name("localhost".into())),
         Err(_) => Host::read(place),
     }

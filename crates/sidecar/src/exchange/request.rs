@@ -1,4 +1,4 @@
-//! What a client asks for, as far as it matters here, and the bodies that servers get instead of the client's.
+//! The parts of a client's request that matter here, and the bodies that servers get in place of the client's.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use crate::json::{self, Object};
 use crate::settings::KvConnector;
 
-/// The members of a body by which a client could steer transfers: only we and the servers set them.
+/// The members of a body with which a client could steer transfers. Only this process and the servers may set them.
 pub(crate) const CLIENT_PARAMS: [&str; 6] = [
     "kv_transfer_params",
     "bootstrap_host",
@@ -20,28 +20,28 @@ pub(crate) const CLIENT_PARAMS: [&str; 6] = [
     "ec_transfer_params",
 ];
 
-/// What asks a prefill server to keep the blocks and answer with parameters for them.
+/// The parameters that ask a prefill server to keep the blocks and answer with parameters for them.
 const ASK_FOR_BLOCKS: &str = concat!(
     r#"{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"#,
     r#""remote_block_ids":null,"remote_host":null,"remote_port":null}"#
 );
 
-/// A path whose requests are disaggregated.
+/// An API whose requests are disaggregated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Route {
     ChatCompletions,
     Completions,
     Responses,
-    /// Anthropic's.
+    /// Anthropic's Messages API.
     Messages,
-    /// vLLM's, from token ids to token ids.
+    /// vLLM's API from token ids to token ids.
     Tokens,
-    /// SGLang's own.
+    /// SGLang's native API.
     Generate,
 }
 
 impl Route {
-    /// The route of a path, which is matched exactly, where servers move their caches so.
+    /// Returns the route of a path, which has to match exactly, if the connector serves it.
     pub(crate) fn of(path: &str, connector: KvConnector) -> Option<Self> {
         Some(match path {
             "/v1/chat/completions" => Self::ChatCompletions,
@@ -49,13 +49,13 @@ impl Route {
             "/v1/responses" => Self::Responses,
             "/v1/messages" => Self::Messages,
             "/inference/v1/generate" => Self::Tokens,
-            // Other servers have other things there.
+            // Other servers use this path for other purposes.
             "/generate" if connector == KvConnector::Sglang => Self::Generate,
             _ => return None,
         })
     }
 
-    /// The members that bound how much is generated.
+    /// Returns the members that limit the number of generated tokens.
     const fn limits(self) -> &'static [&'static str] {
         match self {
             Self::ChatCompletions | Self::Completions => &["max_tokens", "max_completion_tokens"],
@@ -65,7 +65,7 @@ impl Route {
         }
     }
 
-    /// The member that these are in, if they are not members of the body.
+    /// Returns the member that contains the limits, or `None` if they are members of the body itself.
     const fn limits_in(self) -> Option<&'static str> {
         match self {
             Self::Tokens | Self::Generate => Some("sampling_params"),
@@ -73,7 +73,7 @@ impl Route {
         }
     }
 
-    /// The prompt of a body, as it is written there; embedded, if it comes so.
+    /// Returns the prompt of a body as JSON text, or its embeddings if it has those.
     pub(crate) fn prompt(self, body: &Object) -> &str {
         let members: &[&str] = match self {
             Self::ChatCompletions | Self::Messages => &["messages"],
@@ -82,35 +82,35 @@ impl Route {
             Self::Tokens => &["token_ids"],
             Self::Generate => &["input_embeds", "input_ids", "text"],
         };
-        let mut given = members.iter().filter_map(|member| body.get(member));
-        given.find(|prompt| *prompt != "null").unwrap_or_default()
+        let mut prompts = members.iter().filter_map(|member| body.get(member));
+        prompts.find(|prompt| *prompt != "null").unwrap_or_default()
     }
 }
 
-/// One request of a P/D route.
+/// A request to a disaggregated route.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) route: Route,
-    /// The client's body, without parameters that are not a client's to set.
+    /// The client's body, without the parameters that clients may not set.
     pub(crate) body: Object,
-    /// A prefill server is asked.
+    /// The request uses a prefill server.
     pub(crate) disaggregated: bool,
-    /// Where servers of SGLang meet.
+    /// Used by SGLang only: the meeting point of the two servers.
     pub(crate) bootstrap: Option<Bootstrap>,
 }
 
-/// Where servers of SGLang meet for one request.
+/// The meeting point of SGLang's prefill and decode server for one request.
 #[derive(Debug, Clone)]
 pub(crate) struct Bootstrap {
     /// The prefill server's host, as JSON text.
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// What tells this request from others there: 63 random bits.
+    /// The request's identifier there: 63 random bits.
     pub(crate) room: u64,
 }
 
 impl Request {
-    /// Whether it wants its answer as events.
+    /// Returns whether the client wants its answer as events.
     pub(super) fn streams(&self) -> bool {
         self.body.get("stream") == Some("true")
     }
@@ -119,35 +119,36 @@ impl Request {
         self.body.get(THRESHOLD).is_some()
     }
 
-    /// The body of a prefill leg over NIXL or a connector that is asked alike.
+    /// Returns the body of a prefill leg for NIXL and connectors with the same protocol.
     pub(super) fn prefill_for_params(&self) -> Bytes {
         let edit = self.limited().set("stream", "false").remove("stream_options");
         edit.set("kv_transfer_params", ASK_FOR_BLOCKS).finish()
     }
 
-    /// The body of a prefill leg whose KV goes to shared storage.
+    /// Returns the body of a prefill leg that writes its KV cache to shared storage.
     pub(super) fn prefill_for_storage(&self) -> Bytes {
         self.limited().set(THRESHOLD, "0").finish()
     }
 
-    /// The body of a decode leg whose KV is in shared storage.
+    /// Returns the body of a decode leg that reads its KV cache from shared storage.
     pub(super) fn decode_from_storage(&self) -> Bytes {
         self.body.edit().set(THRESHOLD, "0").finish()
     }
 
-    /// The body of a decode leg that fetches what these parameters name.
+    /// Returns the body of a decode leg that fetches what these parameters name.
     pub(super) fn decode_with_params(&self, params: &str) -> Bytes {
         self.body.edit().set("kv_transfer_params", params).finish()
     }
 
-    /// The body of both legs where servers meet at a bootstrap server.
+    /// Returns the body of both legs for servers that meet at a bootstrap server.
     pub(super) fn with_bootstrap(&self, bootstrap: &Bootstrap) -> Bytes {
         let edit = self.body.edit().set("bootstrap_host", &*bootstrap.host);
         let edit = edit.set("bootstrap_port", bootstrap.port.to_string());
         edit.set("bootstrap_room", bootstrap.room.to_string()).finish()
     }
 
-    /// A copy that generates one token. Engines refuse more tokens at least than at most.
+    /// Returns an edit that limits generation to one token. It removes a minimum, since engines refuse a minimum above
+    /// the maximum.
     fn limited(&self) -> json::Edit<'_> {
         let Some(holder) = self.route.limits_in() else {
             return self.limit(&self.body);
@@ -162,7 +163,7 @@ impl Request {
                 let limited = self.limit(&inner).finish();
                 edit.set(holder, String::from_utf8_lossy(&limited).into_owned())
             }
-            // The server says what is wrong with it.
+            // An invalid member is left to the server, which reports it.
             None => edit,
         }
     }
@@ -170,19 +171,19 @@ impl Request {
     fn limit<'a>(&self, object: &'a Object) -> json::Edit<'a> {
         let limits = self.route.limits().iter();
         let edit = limits.fold(object.edit().remove("min_tokens"), |edit, limit| edit.set(limit, "1"));
-        // Nor more than one answer: the prompt's cache is the same for all of them.
-        let given = |key: &str| object.get(key).is_some_and(|value| value != "null");
-        let single = SINGLE.iter().filter(|(key, _)| given(key));
+        // One answer is enough: the prompt's cache is the same for all answers.
+        let is_set = |key: &str| object.get(key).is_some_and(|value| value != "null");
+        let single = SINGLE.iter().filter(|(key, _)| is_set(key));
         single.fold(edit, |edit, (key, one)| edit.set(key, *one))
     }
 }
 
-/// The members that ask for several answers, and with which there is one.
+/// The members that ask for several answers, with the values for a single one.
 const SINGLE: [(&str, &str); 3] = [("n", "1"), ("best_of", "1"), ("use_beam_search", "false")];
 
 const THRESHOLD: &str = "cache_hit_threshold";
 
-/// How many items a list has, and how many of them are numbers. The items themselves are not kept: there may be millions.
+/// The number of items in a list, and of numbers among them. The items are not kept: there may be millions.
 #[derive(Default)]
 struct Items {
     numbers: usize,
@@ -213,7 +214,7 @@ impl<'de> Deserialize<'de> for Items {
     }
 }
 
-/// Whether a body asks for several prompts at once, whose blocks no one parameter stands for.
+/// Returns whether a body has several prompts, whose blocks one set of parameters cannot describe.
 pub(crate) fn several_prompts(route: Route, body: &Object) -> bool {
     let members: &[&str] = match route {
         Route::Completions => &["prompt", "prompt_embeds"],
@@ -221,7 +222,7 @@ pub(crate) fn several_prompts(route: Route, body: &Object) -> bool {
         _ => return false,
     };
     let prompts = |key| match body.get(key) {
-        // Beside embedded prompts clients have to send an empty one.
+        // Clients that send embeddings also have to send an empty prompt.
         None | Some("null" | "\"\"") => 0,
         Some(prompt) if prompt.starts_with('[') => match body.read(key).unwrap_or_default() {
             // A list of numbers is one prompt, of token ids.

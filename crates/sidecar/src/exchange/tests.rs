@@ -30,7 +30,7 @@ fn request(body: &Value, disaggregated: bool) -> Request {
     Request { route: Route::ChatCompletions, body, disaggregated, bootstrap }
 }
 
-/// What a server does with one leg.
+/// The behaviour of a server for one leg.
 #[derive(Debug, Clone)]
 enum Script {
     Fails(Failure),
@@ -45,14 +45,14 @@ enum End {
     Stalls,
 }
 
-/// A leg under way in the world.
+/// A running leg.
 struct Running {
     role: Role,
     body: Value,
     coming: VecDeque<Event>,
 }
 
-/// What a client has got, and what servers were sent.
+/// The client's answer, and the requests that servers got.
 #[derive(Debug, Default)]
 struct Seen {
     status: Option<u16>,
@@ -60,7 +60,7 @@ struct Seen {
     ended: Option<bool>,
     sent: Vec<(Role, Value, bool)>,
     stopped: Vec<Role>,
-    /// Parameters whose blocks were given up, in the end too.
+    /// Parameters whose blocks were released, including those released at the end.
     released: Vec<Value>,
 }
 
@@ -131,7 +131,7 @@ fn run(rules: Rules, request: Request, prefill: &[Script], decode: &[Script], or
             now = now.max(deadline);
             exchange.on(Event::Tick, now);
         } else {
-            // Only a decode server may be waited for without an end: the client decides how long.
+            // Only a decode leg has no time limit: the client decides how long it waits.
             assert!(legs.iter().any(|leg| leg.role == Role::Decode), "nothing is waited for: {seen:?}");
             let leg = legs.iter().position(|leg| leg.role == Role::Decode).expect("there is one");
             legs.remove(leg);
@@ -362,7 +362,7 @@ fn storage_is_asked_for_only_where_it_lacks_the_prompt() {
     }
 }
 
-/// A decode server that has said what it lacks must not say it again in place of an answer.
+/// A decode server that has reported a missing prompt must not report it again instead of answering.
 #[test]
 fn storage_that_lacks_the_prompt_is_not_asked_for_it_twice() {
     let mut body = asked();
@@ -427,7 +427,7 @@ fn long_answers_are_generated_in_chunks() {
         })
         .collect();
     assert_eq!(texts, ["one \"", "two", " three"]);
-    // A leg that fails in the middle is no clean end.
+    // A leg that fails in the middle must not look like a clean end.
     let (seen, _) = run(chunked, request(&streaming, false), &[], &[legs[0].clone(), answers(500, &json!({}))], &[]);
     assert_eq!(seen.ended, Some(false));
 }
@@ -457,7 +457,8 @@ fn scripts() -> impl Strategy<Value = Script> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// Whatever servers do, the client gets one answer that is whole, or one that cannot be taken for whole, and no leg is left.
+    /// Whatever servers do, the client gets one answer that is complete or recognisably incomplete, and no leg is left
+    /// running.
     #[test]
     fn every_client_gets_one_answer(
         prefill in prop::collection::vec(scripts(), 0..4),

@@ -1,7 +1,7 @@
-//! How many clients are connected, and which one goes where there are too many.
+//! Limits the number of client connections, and chooses which one to close when there are too many.
 //!
-//! Connections cost files, and so do servers that are dialled: were clients to take them all, those that are in would not be
-//! answered.
+//! Client connections use file descriptors, and so do connections to servers. If clients could take all of them, none
+//! would be answered.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,16 +12,16 @@ use tokio::sync::Notify;
 
 use crate::socket;
 
-/// The most connections, however many files there may be.
+/// The most connections, whatever the limit on file descriptors.
 const MOST: u64 = 65_536;
 
-/// Files that clients leave to listeners, certificates, look-ups of names and the admin address.
+/// The file descriptors reserved for listeners, certificates, DNS look-ups and the admin address.
 const KEPT_BACK: u64 = 64;
 
-/// All connections of clients.
+/// All client connections.
 pub(super) struct Connections {
     most: usize,
-    /// Counts what happens, in place of a clock.
+    /// A counter of events that serves as a clock.
     turn: AtomicU64,
     seats: Mutex<Seats>,
 }
@@ -35,12 +35,12 @@ struct Seats {
 #[derive(Default)]
 struct State {
     requests: AtomicU32,
-    /// When it began to be idle.
+    /// The turn at which the connection became idle.
     idle_since: AtomicU64,
     closed: Notify,
 }
 
-/// The place of one connection, which is free again once all that the connection has begun is over.
+/// The slot of one connection. It is freed once everything that the connection has started is over.
 pub(super) struct Seat {
     all: Arc<Connections>,
     network: IpAddr,
@@ -48,11 +48,11 @@ pub(super) struct Seat {
     state: Arc<State>,
 }
 
-/// A request under way, or what has become of it. While there is one its connection is not idle.
+/// A request in flight, or its continuation. Its connection does not count as idle.
 pub(super) struct Busy(Arc<Seat>);
 
 impl Connections {
-    /// Lets in so many; by default so many that there are two files for servers to each of a client.
+    /// Creates a limit. The default leaves two file descriptors for servers to each client.
     pub(super) fn new(most: Option<usize>) -> Arc<Self> {
         let files = socket::files();
         let by_files = (files.saturating_sub(KEPT_BACK) / 3).clamp(1, MOST);
@@ -61,7 +61,8 @@ impl Connections {
         Arc::new(Self { most, turn: AtomicU64::new(0), seats: Mutex::default() })
     }
 
-    /// Gives a client a place, if need be that of another one; `None` where all have requests under way.
+    /// Admits a client, if necessary by closing an idle connection. Returns `None` if all connections have requests in
+    /// flight.
     pub(super) fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Arc<Seat>> {
         let (network, id) = (network(client), self.turn());
         let state = Arc::new(State::default());
@@ -92,8 +93,8 @@ impl Connections {
 }
 
 impl Seats {
-    /// Closes the connection that has been idle for longest, of the address that has the most; where none of its are idle, of
-    /// the one that comes next.
+    /// Closes the connection that has been idle longest, of the address with the most connections. If none of its
+    /// connections is idle, the address with the next most is tried.
     fn make_room(&mut self) -> bool {
         let idle = |(network, of): (&IpAddr, &BTreeMap<u64, Arc<State>>)| {
             let idle = of.iter().filter(|(_, state)| state.requests.load(Ordering::Relaxed) == 0);
@@ -125,7 +126,7 @@ impl Seats {
 }
 
 impl Seat {
-    /// Begins a request.
+    /// Marks the start of a request.
     pub(super) fn busy(self: &Arc<Self>) -> Busy {
         self.state.requests.fetch_add(1, Ordering::Relaxed);
         Busy(self.clone())
@@ -146,7 +147,7 @@ impl Clone for Busy {
 impl Drop for Busy {
     fn drop(&mut self) {
         let state = &self.0.state;
-        // First the time: without requests it would be taken for that of the request before.
+        // The time is stored first: once the count is 0 the connection may be chosen by it.
         state.idle_since.store(self.0.all.turn(), Ordering::Relaxed);
         state.requests.fetch_sub(1, Ordering::Release);
     }
@@ -158,7 +159,8 @@ impl Drop for Seat {
     }
 }
 
-/// What counts as one address: of IPv6 a network of 64 bits, which any of its hosts may have all of.
+/// Returns the key under which an address is counted. For IPv6 it is the /64 network, since a host may have all of its
+/// addresses.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from(u128::from(address) & !u128::from(u64::MAX)).into(),

@@ -1,4 +1,4 @@
-//! Runs one exchange: sends its legs, tells it what comes of them, and gives the client what it says.
+//! Runs one exchange: sends its legs, reports their events, and passes its output to the client.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,31 +25,31 @@ use crate::target::ServerUrl;
 use crate::telemetry::Trace;
 use crate::upstream::{Answer, Outgoing, SendError};
 
-/// One exchange under way. Dropped before its end it ends every leg at once: the client has left.
+/// A running exchange. Dropping it early means that the client has left, and aborts every leg.
 pub(super) struct Driver {
     front: Arc<Front>,
     exchange: Exchange,
-    /// What all legs of the request say.
+    /// The method, path and headers of all legs of the request.
     method: Method,
     path: PathAndQuery,
     headers: HeaderMap,
     choice: Choice,
     record: Option<Record>,
     trace: Trace,
-    /// That of the client's answer.
+    /// The status of the client's answer.
     status: Option<StatusCode>,
-    /// The status of the last head that has come, with a reason of the server's own.
+    /// The status of the last head that has a reason phrase of the server's own, with that phrase.
     reason: Option<(StatusCode, ReasonPhrase)>,
     prefill: Option<Leg>,
     decode: Option<Leg>,
-    /// The leg that has just ended, whose answer may still turn out to be a failure.
+    /// The leg that ended last; its answer may still prove to be a failure.
     ended: Option<(Role, Leg)>,
-    /// Servers that may not fit each other.
+    /// A pair of servers that may not fit each other.
     suspect: Option<Pair>,
-    /// Servers that were asked.
+    /// The servers that were asked.
     asked: Vec<(Role, ServerUrl)>,
     timer: Option<Pin<Box<Sleep>>>,
-    /// How many bytes of the client's answer are still to come, where its head says so.
+    /// The number of bytes of the client's answer that are still to come, if its head announces a length.
     left: Option<u64>,
     written: bool,
     over: bool,
@@ -59,11 +59,11 @@ pub(super) struct Driver {
 struct Leg {
     claim: Claim,
     state: LegState,
-    /// That of its answer, where it is the server's own.
+    /// The reason phrase of its answer, if it is the server's own.
     reason: Option<ReasonPhrase>,
-    /// Where it came from.
+    /// The address that answered.
     peer: Option<Peer>,
-    /// The server has failed, though it answers.
+    /// The server has failed although it answers.
     blamed: bool,
 }
 
@@ -72,7 +72,7 @@ enum LegState {
     Answering(Answer, Option<HeaderMap>),
 }
 
-/// What the client gets next.
+/// The next part of the client's answer.
 pub(super) enum Piece {
     Head(StatusCode, HeaderMap, Option<ReasonPhrase>),
     Data(Bytes),
@@ -114,11 +114,11 @@ impl Driver {
         }
     }
 
-    /// Runs it until the client gets something.
+    /// Runs the exchange until there is something for the client.
     pub(super) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Piece> {
         let piece = std::task::ready!(self.poll_next(cx));
         if self.left == Some(0) && !self.over {
-            // Nobody asks for more than the head has announced: what is to be done after it is done now.
+            // hyper does not poll past the announced length, so the actions after the last byte are carried out now.
             let _ = self.poll_next(cx);
         }
         Poll::Ready(piece)
@@ -205,7 +205,7 @@ impl Driver {
             }
             Action::Answer(status, headers) => {
                 if self.exchange.is_settled() {
-                    // They hold on to the memory that the request was read into.
+                    // Path and headers share the buffer that the request was read into; replacing them frees it.
                     self.path = PathAndQuery::from_static("/");
                     self.headers = HeaderMap::new();
                 }
@@ -278,8 +278,10 @@ impl Driver {
             Role::Prefill => self.choice.taken.take(),
             Role::Decode => None,
         };
+        // A retry may use a server that has failed: whether to retry is the exchange's decision.
         self.choice.again = role == Role::Prefill && self.asked.iter().any(|(asked, _)| *asked == role);
         let mut asked = self.asked.iter().rev();
+        // A decode leg after a prefill is bound to the server whose blocks it fetches.
         let fetched_from = asked
             .find(|(asked, _)| *asked == Role::Prefill)
             .filter(|_| role == Role::Decode && self.exchange.path() == Path::Disaggregated)
@@ -297,6 +299,7 @@ impl Driver {
             record.path(path);
             match role {
                 Role::Prefill => {
+                    // A decode leg that ended before the prefill was only a probe.
                     if self.decode.is_none() && self.asked.iter().any(|(role, _)| *role == Role::Decode) {
                         record.decode_set_aside(now);
                     }
@@ -365,7 +368,7 @@ impl Driver {
         timer.as_mut().poll(cx).is_ready().then_some(Event::Tick)
     }
 
-    /// Tells the record what has happened.
+    /// Records an event.
     fn note(&mut self, event: &Event, now: Instant) {
         self.trace.on(event, now);
         let Some(record) = &self.record else { return };
@@ -429,7 +432,7 @@ impl Leg {
         }
     }
 
-    /// Waits for the end of it, and throws away what comes.
+    /// Reads the answer to its end and discards it.
     async fn run_out(self) {
         let body = match self.state {
             LegState::Asked(answer) => answer.await.map(Response::into_body).ok(),
@@ -453,7 +456,7 @@ const fn failure(error: &SendError) -> Failure {
     }
 }
 
-/// The rest of an exchange as the body of the client's answer.
+/// The body of the client's answer, produced by running the exchange.
 impl Body for Driver {
     type Data = Bytes;
     type Error = super::Broken;

@@ -1,7 +1,7 @@
-//! Forms of clients, in which fields might steer transfers as members of a JSON object do.
+//! Checks clients' forms, whose fields could steer transfers like members of a JSON object.
 //!
-//! A multipart form may carry hours of audio, so it is checked as it passes; nothing of it is changed, for its length was
-//! announced before. What servers' parsers may take for other fields than ours do is refused.
+//! A multipart form may contain hours of audio, so it is checked while it is forwarded. Nothing in it is changed, since
+//! its length was announced. A form in which servers' parsers may see other fields than ours is refused.
 
 use std::borrow::Cow;
 
@@ -9,43 +9,43 @@ use memchr::memmem;
 
 use super::incoming::{is_container, is_param, steers};
 
-/// The most bytes of the headers of a part; of a field that is read.
+/// The most bytes of a part's headers, and of a field that is read.
 const MOST_HEAD: usize = 8 << 10;
 const MOST_FIELD: usize = 64 << 10;
 
-/// Why a form is refused: the rest of "The form …".
+/// The reason why a form is refused; it completes "The form …".
 pub(super) type Fault = Cow<'static, str>;
 
-/// A multipart form, checked piece by piece.
+/// A multipart form that is checked piece by piece.
 #[derive(Debug)]
 pub(super) struct Multipart {
-    /// What begins each part: two hyphens and the boundary.
+    /// The text that begins each part: two hyphens and the boundary.
     delimiter: Vec<u8>,
     state: State,
-    /// What has come and is not checked yet.
+    /// Bytes that have arrived and are not checked yet.
     held: Vec<u8>,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Nothing but ends of lines has come.
+    /// Only line ends have arrived.
     Begin,
-    /// A delimiter has come.
+    /// A delimiter has arrived.
     Delimited,
-    /// The headers of a part.
+    /// Within the headers of a part.
     Head,
-    /// Its content, with the end of the line before it.
+    /// Within the content of a part, including the line end before it.
     Content {
-        /// Name and content of a field that may hold parameters.
+        /// The name and content of a field that may contain parameters.
         kept: Option<(String, Vec<u8>)>,
-        /// Nothing of it was checked yet.
+        /// No byte of the content has been checked yet.
         fresh: bool,
     },
     Over,
 }
 
 impl Multipart {
-    /// Prepares for a body of this `Content-Type`.
+    /// Creates a checker for a body with this `Content-Type`.
     pub(super) fn new(content_type: &[u8]) -> Result<Self, Fault> {
         const CHARSETS: [&str; 5] = ["utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1"];
         let readable = |charset: &[u8]| CHARSETS.iter().any(|known| charset.eq_ignore_ascii_case(known.as_bytes()));
@@ -67,7 +67,7 @@ impl Multipart {
         Ok(())
     }
 
-    /// Checks that nothing is missing.
+    /// Checks that the form is complete.
     pub(super) fn finish(&self) -> Result<(), Fault> {
         match self.state {
             State::Over => Ok(()),
@@ -76,21 +76,21 @@ impl Multipart {
         }
     }
 
-    /// Goes on by one step, where enough has come for it.
+    /// Advances by one step. Returns false if more bytes are needed.
     fn step(&mut self) -> Result<bool, Fault> {
         let Self { delimiter, state, held } = self;
         match state {
             State::Begin => {
                 let line_ends = held.iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
                 held.drain(..line_ends.count());
-                let come = held.len().min(delimiter.len());
-                if held[..come] != delimiter[..come] {
+                let available = held.len().min(delimiter.len());
+                if held[..available] != delimiter[..available] {
                     return Err("does not begin with its boundary".into());
                 }
-                if come < delimiter.len() {
+                if available < delimiter.len() {
                     return Ok(false);
                 }
-                held.drain(..come);
+                held.drain(..available);
                 *state = State::Delimited;
             }
             State::Delimited => {
@@ -119,9 +119,9 @@ impl Multipart {
             }
             State::Content { kept, fresh } => {
                 let line_begins = |at: &usize| matches!(held.get(at.wrapping_sub(1)), Some(b'\r' | b'\n'));
-                // What is found at the very beginning was found before, in the midst of a line.
+                // A match at the very beginning was already rejected, since it is within a line.
                 let found = memmem::find_iter(held, delimiter).find(line_begins);
-                // Of what has come, so much may be the beginning of a delimiter, with the end of the line before it.
+                // The last bytes may be the beginning of a delimiter, together with the line end before it.
                 let until = found.unwrap_or((held.len() + 1).saturating_sub(delimiter.len()));
                 let line_end = until.saturating_sub(2);
                 if found.is_some() && (held[line_end..until] != *b"\r\n" || *fresh && line_end == 0) {
@@ -157,9 +157,9 @@ impl Multipart {
     }
 }
 
-/// Checks a form whose fields are in its line (`application/x-www-form-urlencoded`).
+/// Checks a form in one line (`application/x-www-form-urlencoded`).
 pub(super) fn urlencoded(text: &[u8]) -> Result<(), Fault> {
-    // Some parsers part fields at semicolons, too, or only there.
+    // Some parsers split fields also, or only, at semicolons.
     for ends in [&b"&"[..], b";", b"&;"] {
         for field in text.split(|byte| ends.contains(byte)) {
             let equals = memchr::memchr(b'=', field).unwrap_or(field.len());
@@ -183,7 +183,7 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
             (b'+', ..) => b' ',
             (b'%', Some(high), Some(low)) => {
                 at += 2;
-                // Two digits are a byte.
+                // Two hexadecimal digits always fit a byte.
                 u8::try_from(high * 16 + low).unwrap_or_default()
             }
             _ => *byte,
@@ -192,7 +192,8 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Whether a field's content has to be looked at. A parameter itself, also as `a[kv_transfer_params]`, is refused.
+/// Returns whether a field's content has to be checked. Refuses a field that is a parameter itself, also in the form
+/// `a[kv_transfer_params]`.
 fn holds_params(name: &str) -> Result<bool, Fault> {
     if name.split(['[', ']', '.']).any(is_param) {
         return Err(format!("has a field `{name}`, which is not a client's to set").into());
@@ -207,14 +208,14 @@ fn check(name: &str, content: &[u8]) -> Result<(), Fault> {
     }
 }
 
-/// The name of a part's field.
+/// Returns the name of a part's field.
 fn field(head: &[u8]) -> Result<&[u8], Fault> {
     let mut names = Vec::new();
     for line in head.split(|byte| *byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let colon = memchr::memchr(b':', line).unwrap_or_default();
         let token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
-        // A line that goes on, or ends otherwise than lines do, others may read otherwise.
+        // Parsers disagree about lines that are continued or end in an unusual way.
         if colon == 0 || !line[..colon].iter().all(token) || line.contains(&b'\r') {
             return Err("has a part with malformed headers".into());
         }
@@ -228,8 +229,8 @@ fn field(head: &[u8]) -> Result<&[u8], Fault> {
     }
 }
 
-/// A parameter of a header, which has to be given once and in plain writing: parsers disagree about quotation marks, and so about
-/// where parameters begin, but each begins after some semicolon.
+/// Returns a parameter of a header. It has to occur once and without escapes. Parsers disagree about quotes, and so
+/// about the start of parameters, but each parameter begins after some semicolon; so all semicolons are tried.
 fn parameter<'a>(header: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, Fault> {
     let fault = || {
         let name = String::from_utf8_lossy(name);
@@ -244,7 +245,7 @@ fn parameter<'a>(header: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, Faul
         let value = match rest.trim_ascii_start() {
             _ if !key.eq_ignore_ascii_case(name) => continue,
             [b'=', value @ ..] => value.trim_ascii_start(),
-            // Continued, or in another charset (RFC 2231).
+            // A continued parameter, or one in another charset (RFC 2231).
             [b'*', ..] => return fault(),
             _ => continue,
         };

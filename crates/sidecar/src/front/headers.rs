@@ -1,4 +1,4 @@
-//! Headers on their way through: what ends at each connection, and what is ours to say.
+//! The headers of forwarded messages: those that end at each connection, and those that we set.
 
 use http::header::{
     ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, EXPECT, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
@@ -6,7 +6,7 @@ use http::header::{
 };
 use http::{HeaderMap, Method};
 
-/// Headers by which a client says where its request should go. They end here, whether they are heeded or not.
+/// Headers with which a client names servers. They are never forwarded, whether they are obeyed or not.
 pub(super) const PREFILLER: HeaderName = HeaderName::from_static("x-prefiller-host-port");
 pub(super) const DATA_PARALLEL: HeaderName = HeaderName::from_static("x-data-parallel-host-port");
 const ENCODERS: HeaderName = HeaderName::from_static("x-encoder-hosts-ports");
@@ -14,8 +14,8 @@ const CACHE_SOURCE: HeaderName = HeaderName::from_static("x-kv-cache-source-host
 
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Headers that belong to one connection, besides those that `Connection` names. `Trailer` is not among them: it says what
-/// follows a body.
+/// Headers that belong to one connection, in addition to those that `Connection` names. `Trailer` is not among them: it
+/// describes the end of a body.
 const HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     TE,
@@ -28,7 +28,7 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     HeaderName::from_static("http2-settings"),
 ];
 
-/// Removes what belongs to the connection that a message came by.
+/// Removes the headers that belong to the connection over which a message came.
 pub(super) fn end_hop(headers: &mut HeaderMap) {
     if let Some(named) = named_by_connection(headers) {
         for name in named {
@@ -38,7 +38,7 @@ pub(super) fn end_hop(headers: &mut HeaderMap) {
     remove(headers, &HOP_BY_HOP);
 }
 
-/// Removes these: one look at the few headers that are there costs less than a search for each that may be.
+/// Removes these headers. One pass over the few headers of a message costs less than a look-up of each name.
 fn remove(headers: &mut HeaderMap, names: &[HeaderName]) {
     let found = headers.keys().filter(|name| names.contains(name));
     for name in found.cloned().collect::<Vec<_>>() {
@@ -46,13 +46,13 @@ fn remove(headers: &mut HeaderMap, names: &[HeaderName]) {
     }
 }
 
-/// The headers that `Connection` names, where it names any but the usual two.
+/// Returns the headers that `Connection` names, if it names any but the usual two.
 fn named_by_connection(headers: &HeaderMap) -> Option<Vec<HeaderName>> {
     let mut named = Vec::new();
     for value in headers.get_all(CONNECTION) {
         for name in tokens(value) {
             let usual = name.eq_ignore_ascii_case(b"keep-alive") || name.eq_ignore_ascii_case(b"close");
-            // What frames the body is not an option of the connection, whatever a message says.
+            // Headers that frame the body never belong to the connection, whatever a message says.
             if let (false, Ok(name)) = (usual, HeaderName::from_bytes(name))
                 && name != CONTENT_LENGTH
                 && name != http::header::HOST
@@ -64,25 +64,25 @@ fn named_by_connection(headers: &HeaderMap) -> Option<Vec<HeaderName>> {
     (!named.is_empty()).then_some(named)
 }
 
-/// The tokens of a list, which need not all be text.
+/// Returns the tokens of a list, which may contain bytes that are not text.
 fn tokens(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     let tokens = value.as_bytes().split(|byte| *byte == b',');
     tokens.map(<[u8]>::trim_ascii).filter(|token| !token.is_empty())
 }
 
-/// What a request to a server says, made of what the client's says.
+/// Turns a client's headers into those of a request to a server.
 pub(super) fn to_server(headers: &mut HeaderMap) {
     let trailers = headers.get_all(TE).iter().flat_map(tokens).any(|coding| coding.eq_ignore_ascii_case(b"trailers"));
     end_hop(headers);
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    // Our own listener has answered what is expected.
+    // Our own listener has already handled `Expect`.
     remove(headers, &[EXPECT, PREFILLER, DATA_PARALLEL, ENCODERS, CACHE_SOURCE]);
 }
 
-/// What the legs of a request say that is read whole: its body is another one, of another length, and of its answer we have to
-/// read, not only to pass on.
+/// Turns a request's headers into those of its legs, when the request was buffered: its body is replaced by one of
+/// another length, and we may have to read its answer instead of only forwarding it.
 pub(super) fn to_legs(headers: &mut HeaderMap, id: &HeaderValue, reads_answers: bool) {
     headers.remove(CONTENT_LENGTH);
     headers.remove(http::header::TRAILER);
@@ -92,7 +92,7 @@ pub(super) fn to_legs(headers: &mut HeaderMap, id: &HeaderValue, reads_answers: 
     }
 }
 
-/// Whether a body in this encoding is what it says it is, as it came.
+/// Returns whether the body has a `Content-Encoding`.
 pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
     let encodings = headers.get_all(http::header::CONTENT_ENCODING);
     encodings.iter().any(|value| {
@@ -100,22 +100,22 @@ pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
     })
 }
 
-/// How a body of this type is looked at.
+/// The way in which a body of a media type is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BodyKind<'a> {
-    /// It is read as JSON, or there is no type and servers may guess that.
+    /// Read as JSON; also for a body without a type, since servers may guess.
     Json,
-    /// It is a form whose fields lie between boundaries that this type names.
+    /// A multipart form, with its whole `Content-Type`, which names the boundary.
     Multipart(&'a [u8]),
-    /// It is a form in one line, unless it begins as an object does.
+    /// A form in one line, unless it begins like an object.
     Urlencoded,
-    /// It is something else, unless it begins as an object does.
+    /// Anything else, unless it begins like an object.
     Other,
 }
 
 pub(super) fn body_kind(headers: &HeaderMap) -> BodyKind<'_> {
     let mut kinds = headers.get_all(http::header::CONTENT_TYPE).iter();
-    // Of several types servers take one or the other.
+    // Given several types, servers disagree about which one counts.
     let (Some(kind), None) = (kinds.next(), kinds.next()) else {
         return BodyKind::Json;
     };
@@ -126,14 +126,14 @@ pub(super) fn body_kind(headers: &HeaderMap) -> BodyKind<'_> {
         b"multipart/form-data" => BodyKind::Multipart(kind),
         b"application/x-www-form-urlencoded" => BodyKind::Urlencoded,
         b"" => BodyKind::Json,
-        // What is no text is no type, and servers may guess.
+        // A value that is not text is not a type, and servers may guess.
         essence if !essence.is_ascii() => BodyKind::Json,
         essence if essence.ends_with(b"json") || essence.starts_with(b"text/") => BodyKind::Json,
         _ => BodyKind::Other,
     }
 }
 
-/// Whether there are several media types, of which one is a form's.
+/// Returns whether there are several media types, one of which is a form's.
 pub(super) fn may_be_form(headers: &HeaderMap) -> bool {
     let kinds = || headers.get_all(http::header::CONTENT_TYPE).iter();
     let form = |kind: &HeaderValue| {
@@ -143,7 +143,7 @@ pub(super) fn may_be_form(headers: &HeaderMap) -> bool {
     kinds().count() > 1 && kinds().any(form)
 }
 
-/// Whether requests of this method may carry parameters in a JSON body.
+/// Returns whether requests of this method may contain parameters in a JSON body.
 pub(super) fn may_carry_params(method: &Method) -> bool {
     *method == Method::POST
 }

@@ -1,4 +1,4 @@
-//! Bodies of clients' requests: read whole where parameters may hide in them, streamed otherwise.
+//! The bodies of clients' requests. They are buffered if they may contain parameters, and streamed otherwise.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::json::{Edit, NotAnObject, Object};
 use crate::settings::Limits;
 use crate::upstream::Outgoing;
 
-/// Reads a whole body.
+/// Buffers a body that begins with `begin`.
 pub(super) async fn whole(
     begin: Bytes,
     mut body: Incoming,
@@ -39,7 +39,7 @@ pub(super) async fn whole(
     let mut more: Option<BytesMut> = None;
     loop {
         let held = more.as_ref().map_or(first.len(), BytesMut::len);
-        // Memory is not held for a client that sends a byte now and then.
+        // A minimum rate keeps slow clients from occupying memory.
         let due = begun + limits.silence + Duration::from_secs(held as u64 / LEAST_RATE);
         let Some(data) = next(&mut body, limits, due).await? else {
             break;
@@ -47,7 +47,7 @@ pub(super) async fn whole(
         if (held + data.len()) as u64 > limit {
             return Err(too_long());
         }
-        // Most bodies come in one piece, which is not copied.
+        // Most bodies arrive in one piece, which is not copied.
         match &mut more {
             Some(more) => more.extend_from_slice(&data),
             None if first.is_empty() => first = data,
@@ -67,11 +67,11 @@ pub(super) async fn whole(
 }
 
 fn no_memory() -> Trouble {
-    let message = "No memory is left for the body beside those of others (--body-memory). Try again.";
+    let message = "No memory is left for the body in addition to those of others (--body-memory). Try again.";
     Trouble::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }
 
-/// The bytes of a body that have to come in a second, after the time for which nothing may come.
+/// The minimum rate of a body, in bytes a second, after the time for which it may be silent.
 const LEAST_RATE: u64 = 16 << 10;
 
 async fn next(body: &mut Incoming, limits: &Limits, due: Instant) -> Result<Option<Bytes>, Trouble> {
@@ -99,7 +99,7 @@ async fn next(body: &mut Incoming, limits: &Limits, due: Instant) -> Result<Opti
     }
 }
 
-/// The body of a POST that is no P/D request, without parameters that are not a client's to set.
+/// Returns the body of a POST outside the P/D routes, without the parameters that clients may not set.
 pub(super) async fn filtered(
     kind: BodyKind<'_>,
     mut body: Incoming,
@@ -118,7 +118,7 @@ pub(super) async fn filtered(
         }));
     }
     if kind == BodyKind::Other {
-        // Some servers take any body that begins as an object does for one.
+        // Some servers parse any body that begins like an object as one.
         let mut before = BytesMut::new();
         let mut first = None;
         let mut share = bodies.share();
@@ -147,7 +147,7 @@ pub(super) async fn filtered(
     let text = whole(begin, body, limits, bodies).await?;
     if kind == BodyKind::Urlencoded {
         forms::urlencoded(&text).map_err(form_refused)?;
-        // What is no object to begin with is nothing else than a form.
+        // A body that does not begin like an object can only be a form.
         if text.iter().find(|byte| !may_precede(**byte)) != Some(&b'{') {
             return Ok(Outgoing::whole(text));
         }
@@ -163,13 +163,14 @@ fn form_refused(fault: Fault) -> Trouble {
     Trouble::bad_request(format!("The form {fault}."))
 }
 
-/// Whether an object in some encoding of Unicode may have this byte before its brace: white space, a byte order mark, or half of
-/// a brace of two bytes.
+/// Returns whether this byte may precede an object's brace in some Unicode encoding: white space, a byte order mark, or
+/// half of a two-byte brace.
 const fn may_precede(byte: u8) -> bool {
     byte.is_ascii_whitespace() || matches!(byte, 0 | 0xef | 0xbb | 0xbf | 0xfe | 0xff)
 }
 
-/// Reads a body as an object: a long one, with images for instance, on a thread where no other client waits.
+/// Parses a body as an object. A long one, for example with images, is parsed on another thread, so that other clients
+/// do not wait.
 pub(super) async fn parse(text: Bytes) -> Result<Object, NotAnObject> {
     const LONG: usize = 256 << 10;
     if text.len() > LONG {
@@ -182,7 +183,8 @@ pub(super) async fn parse(text: Bytes) -> Result<Object, NotAnObject> {
     Object::parse(text)
 }
 
-/// The text of a body without parameters that are not a client's to set; the same bytes where there are none.
+/// Returns the text of a body without the parameters that clients may not set. If there are none, the result shares the
+/// body's memory.
 pub(super) fn without_params(object: &Object) -> Result<Bytes, Trouble> {
     let mut edit = removed(object);
     for (key, rest) in INSIDE {
@@ -196,7 +198,7 @@ pub(super) fn without_params(object: &Object) -> Result<Bytes, Trouble> {
     Ok(edit.finish())
 }
 
-/// Where vLLM takes parameters from, besides the body itself.
+/// The members in which vLLM also accepts parameters, in addition to the body itself.
 const INSIDE: [(&str, &[&str]); 2] = [("vllm_xargs", &[]), ("sampling_params", &["extra_args"])];
 
 fn removed(object: &Object) -> Edit<'_> {
@@ -205,7 +207,8 @@ fn removed(object: &Object) -> Edit<'_> {
     params.fold(object.edit(), |edit, key| edit.remove(key))
 }
 
-/// The text of an object without parameters in the object that lies at this path in it; `None` where there are none.
+/// Removes parameters from the object at this path within an object. Returns the new text of the outer object, or
+/// `None` if there were none.
 fn cleaned(object: &Object, path: &[&'static str]) -> Result<Option<String>, Trouble> {
     let edit = match path.split_first() {
         None => removed(object),
@@ -224,7 +227,8 @@ fn cleaned(object: &Object, path: &[&'static str]) -> Result<Option<String>, Tro
     Ok((!is_same).then(|| String::from_utf8_lossy(&text).into_owned()))
 }
 
-/// An object in which there may be parameters: of several of its name parsers take one or the other.
+/// Returns a member that is an object and may contain parameters. Refuses a repeated name, since parsers disagree about
+/// which one counts.
 fn contained(object: &Object, key: &str) -> Result<Option<Object>, Trouble> {
     if object.repeats(key) {
         let message = format!("`{key}` is there more than once. Send it once.");
@@ -238,17 +242,17 @@ fn contained(object: &Object, key: &str) -> Result<Option<Object>, Trouble> {
     }
 }
 
-/// Whether a form's field of this name is a parameter that is not a client's to set.
+/// Returns whether a form's field is a parameter that clients may not set.
 pub(super) fn is_param(name: &str) -> bool {
     CLIENT_PARAMS.contains(&name)
 }
 
-/// Whether there may be such parameters in a form's field of this name.
+/// Returns whether a form's field may contain such parameters.
 pub(super) fn is_container(name: &str) -> bool {
     INSIDE.iter().any(|(key, _)| *key == name)
 }
 
-/// Whether there are, or may be to a more lenient parser than ours.
+/// Returns whether a field contains such parameters, or might for a more lenient parser.
 pub(super) fn steers(name: &str, value: &[u8]) -> bool {
     match Object::parse(Bytes::copy_from_slice(value)) {
         Ok(object) => {
@@ -259,12 +263,12 @@ pub(super) fn steers(name: &str, value: &[u8]) -> bool {
     }
 }
 
-/// Whether a more lenient parser than ours may find an object in a body.
+/// Returns whether a more lenient parser might find an object in a body.
 pub(super) fn may_hide(text: &[u8], wrong: NotAnObject) -> bool {
     wrong != NotAnObject::OtherValue && memchr::memchr(b'{', text).is_some()
 }
 
-/// The error for a body that cannot be read.
+/// Returns the error for a body that cannot be parsed.
 pub(super) fn not_json(wrong: NotAnObject) -> Trouble {
     Trouble::bad_request(format!("The body cannot be read: {wrong}. Send a JSON object (RFC 8259) in UTF-8."))
 }

@@ -1,4 +1,4 @@
-//! Requests that are passed to a decode server as they are, and their answers.
+//! Requests that are forwarded to a decode server unchanged, and their answers.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use crate::servers::Claim;
 use crate::strict::Upgrade;
 use crate::upstream::{Answer, BodyError, Outgoing, SendError};
 
-/// How often another decode server is asked.
+/// The number of other decode servers that are tried.
 const MOST_MOVES: usize = 4;
 
 impl Front {
-    /// Passes a request to a decode server, its body as it comes.
+    /// Forwards a request to a decode server, streaming its body.
     pub(super) async fn pass(
         self: &Arc<Self>,
         mut request: Request<Incoming>,
@@ -41,7 +41,7 @@ impl Front {
         let busy = head.extensions.remove::<Busy>();
         let choice = self.decode_choice(&head, client)?;
         headers::to_server(&mut head.headers);
-        // The body is judged by the type that the server sees.
+        // The body is checked by the type that the server will see.
         let body = if headers::may_carry_params(&head.method) && !self.settings.trust_client_params {
             let kind = headers::body_kind(&head.headers);
             if kind != headers::BodyKind::Other && headers::is_encoded(&head.headers) {
@@ -84,7 +84,7 @@ impl Front {
             };
             let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
             tokio::select! {
-                // Each end closes the other one's reading.
+                // When one side closes, the copy closes the other.
                 _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
                 _ = phase.wait_for(|phase| *phase == Phase::Over) => {}
             }
@@ -92,7 +92,7 @@ impl Front {
         Ok(response.map(|_| Reply::here(Bytes::new())))
     }
 
-    /// Passes a request of a P/D route whose body is no object.
+    /// Forwards a request of a P/D route whose body is not an object.
     pub(super) async fn pass_whole(
         self: &Arc<Self>,
         mut head: http::request::Parts,
@@ -133,7 +133,7 @@ impl Front {
         let mut request = Request::from_parts(head, body);
         let mut refused = Vec::new();
         let mut trouble = Trouble::not_ready();
-        // A server that has seen nothing of the request leaves it to another one.
+        // A request that a server has not seen can go to another one.
         while let Some(claim) = self.claim(Role::Decode, choice, &refused, None, Instant::now()) {
             let sent = self.upstream.offer(Role::Decode, claim.url(), request);
             let (error, unsent) = match sent.await {
@@ -178,7 +178,7 @@ impl Front {
     }
 }
 
-/// An answer that is passed to the client, and its place among what its server has to do.
+/// An answer that is forwarded to the client, with the claim on its server.
 pub(super) struct Passing {
     front: Arc<Front>,
     answer: Answer,
@@ -205,7 +205,7 @@ impl Body for Passing {
                 self.front.blame(&self.claim, FailureKind::Broken);
             }
             Some(Ok(_)) => self.judge_if_over(),
-            // Only here answers in chunks are over.
+            // Chunked answers end only here.
             None => self.claim.succeeded(Instant::now()),
         }
         Poll::Ready(frame.map(|frame| frame.map_err(|_| Broken)))

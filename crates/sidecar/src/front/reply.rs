@@ -1,4 +1,4 @@
-//! Answers to clients, and how many requests each client may have at a time.
+//! Answers to clients, and the limit on requests of each client.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,10 +17,10 @@ use super::pass::Passing;
 use crate::exchange::{Trouble, error};
 use crate::strict::UnderWay;
 
-/// The body of an answer, and with it the client's place among its requests.
+/// The body of an answer, which also holds the client's slot.
 pub(crate) struct Reply {
     body: Kind,
-    /// The answer breaks off here.
+    /// The answer has broken off.
     broken: bool,
     _place: Option<Place>,
     under_way: Option<UnderWay>,
@@ -65,12 +65,12 @@ impl Reply {
     }
 }
 
-/// An answer of ours without a body.
+/// Creates an answer of our own without a body.
 pub(super) fn empty(status: StatusCode) -> Response<Reply> {
     with(status, HeaderMap::new(), Bytes::new())
 }
 
-/// An answer of ours.
+/// Creates an answer of our own.
 pub(super) fn with(status: StatusCode, headers: HeaderMap, body: Bytes) -> Response<Reply> {
     let mut response = Response::new(Reply::here(body));
     *response.status_mut() = status;
@@ -78,7 +78,7 @@ pub(super) fn with(status: StatusCode, headers: HeaderMap, body: Bytes) -> Respo
     response
 }
 
-/// An error of ours.
+/// Creates an error answer of our own.
 pub(super) fn refusal(trouble: Trouble) -> Response<Reply> {
     let (status, headers, body) = error(trouble);
     with(status, headers, body)
@@ -100,7 +100,8 @@ impl Body for Reply {
         });
         match frame {
             Some(Err(Broken)) => {
-                // hyper drops at once what it has not written: first it writes the head, and what came before the break.
+                // An error makes hyper drop unwritten data, so it first gets a chance to write the head and what came
+                // before the break.
                 self.broken = true;
                 if let Some(under_way) = self.under_way.as_ref().filter(|_| self.is_old) {
                     under_way.cut();
@@ -130,14 +131,14 @@ impl Body for Reply {
     }
 }
 
-/// How many requests of each client are under way, where that is bounded. Without a bound nothing is counted.
+/// The number of requests in flight of each client, if that is limited. Without a limit nothing is counted.
 pub(crate) struct Clients {
     most: Option<u32>,
-    /// Clients without a request are not kept.
+    /// Contains only clients with requests.
     requests: Mutex<HashMap<IpAddr, u32>>,
 }
 
-/// A client's place for one request.
+/// A client's slot for one request.
 pub(crate) struct Place {
     clients: Arc<Clients>,
     client: IpAddr,
@@ -148,10 +149,10 @@ impl Clients {
         Arc::new(Self { most, requests: Mutex::default() })
     }
 
-    /// Takes a place for a request.
+    /// Takes a slot for a request.
     ///
     /// # Errors
-    /// The client has as many as it may.
+    /// Returns an error if the client has as many requests as it may.
     pub(super) fn enter(self: &Arc<Self>, client: IpAddr) -> Result<Option<Place>, Trouble> {
         let Some(most) = self.most else {
             return Ok(None);

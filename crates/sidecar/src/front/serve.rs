@@ -1,4 +1,4 @@
-//! Listeners, the connections that they accept, and their end.
+//! Listeners, the connections that they accept, and the shutdown of both.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,24 +19,24 @@ use crate::running::StartError;
 use crate::socket::{self, Reset};
 use crate::strict::{self, Stream};
 
-/// How far a process is from its end.
+/// The phase of a process's shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     Serving,
-    /// No connection is accepted; what is under way goes on.
+    /// No connections are accepted; requests in flight continue.
     Draining,
-    /// Everything is cut.
+    /// All connections are closed.
     Over,
 }
 
-/// Listeners that accept clients, until they are told to drain. Dropped, they cut every client off.
+/// Listeners that accept clients until they are drained. Dropping this closes all client connections.
 pub(crate) struct Listeners {
     addresses: Vec<SocketAddr>,
     phase: watch::Sender<Phase>,
 }
 
 impl Listeners {
-    /// Accepts clients: the first listener is that of data-parallel rank 0, and so on.
+    /// Starts to accept clients. The listeners belong to the data-parallel ranks, in order.
     pub(crate) fn start(front: &Front, listeners: Vec<TcpListener>) -> Result<Self, StartError> {
         let mut addresses = Vec::with_capacity(listeners.len());
         for listener in &listeners {
@@ -57,7 +57,8 @@ impl Listeners {
         &self.addresses
     }
 
-    /// Accepts nobody any more, and waits for what is under way; what is left after `within` is cut.
+    /// Stops accepting clients and waits for requests in flight. Connections that are still open after `within` are
+    /// closed.
     pub(crate) async fn drain(self, within: Duration) {
         self.phase.send_replace(Phase::Draining);
         if tokio::time::timeout(within, self.phase.closed()).await.is_err() {
@@ -97,7 +98,7 @@ async fn accept(
             }
             Err(error) => {
                 let has_room = socket::no_file_left(&error) && connections.make_room();
-                // It passes, or somebody has to see it.
+                // Either the condition passes, or an operator has to see it.
                 tracing::warn!(%error, "a connection could not be accepted");
                 let pause = if has_room { 1 } else { 50 };
                 tokio::time::sleep(Duration::from_millis(pause)).await;
@@ -106,7 +107,7 @@ async fn accept(
     }
 }
 
-/// Serves a client to the end of its connection.
+/// Serves a client until its connection ends.
 pub(super) async fn connection(
     front: &Arc<Front>,
     stream: TcpStream,
@@ -118,12 +119,12 @@ pub(super) async fn connection(
     let Some(tls) = &front.serving_tls else {
         return serve(front, stream, client, seat, phase).await;
     };
-    // Clients without TLS do not keep memory for it.
+    // Boxed, so that clients without TLS do not carry the memory of a handshake.
     Box::pin(async {
         let mut ends = phase.clone();
         let accepted = tokio::select! {
             accepted = tls.accept(stream) => accepted,
-            // Nobody waits for a client that has not even asked for anything.
+            // A client that has not sent a request yet is not waited for.
             _ = ends.wait_for(|phase| *phase != Phase::Serving) => return,
             () = seat.closed() => return,
         };
@@ -149,7 +150,7 @@ where
     let mut serving = std::pin::pin!(serving);
     loop {
         tokio::select! {
-            // A client that breaks the connection is no event.
+            // A broken client connection needs no log line.
             _ = serving.as_mut() => return,
             () = seat.closed() => return,
             changed = phase.changed() => match changed.map(|()| *phase.borrow_and_update()) {

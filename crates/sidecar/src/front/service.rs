@@ -1,4 +1,4 @@
-//! What becomes of one request: an exchange, or a pass through.
+//! Decides how a request is handled: as an exchange, or forwarded unchanged.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Front {
     /// Answers one request.
     ///
     /// # Errors
-    /// Never: where nothing can be answered the body of an answer breaks off.
+    /// It never fails: a fault is an error answer, or a body that breaks off.
     pub(super) async fn answer(
         self: &Arc<Self>,
         request: Request<Incoming>,
@@ -80,7 +80,7 @@ impl Front {
             }
         };
         let response = response.unwrap_or_else(|trouble| {
-            // What was wrong with the body's framing is known better there.
+            // The stream knows more precisely what was wrong with the body's framing.
             let refusal = verdicts.body_refusal();
             let is_unread = refusal.is_some()
                 || matches!(trouble.status, StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE);
@@ -116,7 +116,7 @@ impl Front {
         reply::with(StatusCode::OK, headers, body.to_string().into())
     }
 
-    /// Answers a request of a P/D route.
+    /// Handles a request of a P/D route.
     async fn disaggregate(
         self: &Arc<Self>,
         route: Route,
@@ -175,12 +175,12 @@ impl Front {
                 *response.headers_mut() = headers;
                 Ok(response)
             }
-            // An exchange begins its answer before anything else of it.
+            // The first piece of an exchange is always a head.
             _ => Err(Trouble::new(StatusCode::BAD_GATEWAY, "The servers gave no answer.")),
         }
     }
 
-    /// Reads a request of a P/D route, and decides which servers it may go to.
+    /// Reads a request of a P/D route and decides which servers it may be sent to.
     async fn begin(
         &self,
         route: Route,
@@ -207,7 +207,7 @@ impl Front {
             true => object,
             false => {
                 let text = without_params(&object)?;
-                // Where nothing was removed it is what it was.
+                // If nothing was removed the parsed object is still valid.
                 if text.as_ptr() == object.text().as_ptr() { object } else { parse(text).await.map_err(not_json)? }
             }
         };
@@ -251,7 +251,7 @@ impl Front {
         Ok(Begun::Exchange(Box::new(Exchange::new(self.rules.clone(), wanted, Instant::now())), choice))
     }
 
-    /// The prefill server that a sidecar's request names.
+    /// Returns the prefill server that a request to a sidecar names.
     fn named_prefill(&self, headers: &HeaderMap, trace: &mut Trace) -> Result<Option<ServerUrl>, Trouble> {
         let Mode::Sidecar(beside) = &self.settings.mode else {
             return Ok(None);
@@ -276,7 +276,7 @@ impl Front {
         Ok(Some(ServerUrl { tls: beside.prefill_tls, target }))
     }
 
-    /// The only decode server that a request may go to, where there is but one.
+    /// Returns the only decode server for a request in a sidecar; `None` in a proxy.
     pub(super) fn decode_of(&self, headers: &HeaderMap, client: Client) -> Result<Option<ServerUrl>, Trouble> {
         let Mode::Sidecar(beside) = &self.settings.mode else {
             return Ok(None);
@@ -294,7 +294,7 @@ impl Front {
         Ok(Some(beside.decode_of(rank)))
     }
 
-    /// Where the servers of a request over SGLang meet: at its prefill server, which is chosen for good.
+    /// Returns the meeting point for SGLang's servers at the prefill server, which is chosen here and stays fixed.
     fn bootstrap(&self, choice: &mut Choice) -> Option<Bootstrap> {
         if choice.prefill.is_none() {
             let claim = self.claim(Role::Prefill, choice, &[], None, Instant::now())?;
@@ -310,7 +310,7 @@ impl Front {
         })
     }
 
-    /// Says who we are, where the client does not say who it is.
+    /// Adds our own API key if the client sends no authorization.
     pub(super) fn authorize(&self, headers: &mut HeaderMap) {
         if let Mode::Proxy(choosing) = &self.settings.mode
             && let Some(key) = &choosing.api_key
@@ -323,10 +323,10 @@ impl Front {
     }
 }
 
-/// What a request of a P/D route turned out to be.
+/// The result of reading a request of a P/D route.
 enum Begun {
     Exchange(Box<Exchange>, Choice),
-    /// It is no JSON object, and can be none to anybody: the decode server says what it thinks of it.
+    /// The body is not a JSON object for any parser. The decode server judges it.
     Passed(Bytes),
 }
 
@@ -334,7 +334,7 @@ pub(super) fn path_of(uri: &http::Uri) -> PathAndQuery {
     uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"))
 }
 
-/// An id of our own, the same on both legs: 128 random bits.
+/// Creates a request id of our own, the same on both legs: 128 random bits.
 fn request_id() -> String {
     format!("{:032x}", rand::random::<u128>())
 }

@@ -1,7 +1,7 @@
 //! The threads that serve clients.
 //!
-//! Each has a runtime and connections to servers of its own: both sockets of a request are read and written where its client
-//! was handed to, and no thread has to wake another one for a piece of an answer.
+//! Each thread has its own runtime and its own connections to servers. Both sockets of a request belong to the thread
+//! of its client, so that no thread has to wake another one for a piece of an answer.
 
 use std::io;
 use std::net::TcpStream as Detached;
@@ -16,10 +16,10 @@ use super::connections::Seat;
 use super::serve::connection;
 use super::{Client, Front};
 
-/// How many threads there are at most. Each carries more than ten thousand requests a second.
+/// The most threads. Each handles more than ten thousand requests a second.
 const MOST: usize = 8;
 
-/// Threads that serve clients until each listener and connection has ended.
+/// The threads that serve clients. They end after all listeners and connections have ended.
 pub(super) struct Workers(Vec<Worker>);
 
 struct Worker {
@@ -27,14 +27,14 @@ struct Worker {
     places: Place,
 }
 
-/// A client that is handed to a thread.
+/// A client that is passed to a thread.
 type Handed = (Detached, Client, Arc<Seat>, Place);
 
-/// Counts the connections of a thread.
+/// A token whose reference count is the number of a thread's connections.
 type Place = Arc<()>;
 
 impl Workers {
-    /// Starts a thread for each core.
+    /// Starts one thread for each core, up to [`MOST`].
     pub(super) fn start(front: &Front) -> io::Result<Self> {
         let cores = available_parallelism().map_or(1, usize::from);
         let count = cores.min(MOST);
@@ -42,13 +42,13 @@ impl Workers {
         workers.collect::<io::Result<_>>().map(Self)
     }
 
-    /// Hands a client to the thread that has the fewest.
+    /// Passes a client to the thread with the fewest clients.
     pub(super) fn serve(&self, stream: TcpStream, client: Client, seat: Arc<Seat>) -> io::Result<()> {
         let stream = stream.into_std()?;
         let fewest = |worker: &&Worker| Arc::strong_count(&worker.places);
         if let Some(worker) = self.0.iter().min_by_key(fewest) {
             let place = worker.places.clone();
-            // A thread ends after all listeners.
+            // Threads end after all listeners, so the receiver exists.
             let _ = worker.clients.send((stream, client, seat, place));
         }
         Ok(())
@@ -56,7 +56,7 @@ impl Workers {
 }
 
 impl Worker {
-    /// Starts one of so many.
+    /// Starts one of `of` threads.
     fn start(front: Front, of: usize) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (clients, handed) = unbounded_channel();
@@ -82,6 +82,6 @@ fn run(runtime: Runtime, front: &Front, of: usize, mut handed: UnboundedReceiver
         drop(phase);
         front.phase.closed().await;
     });
-    // A look-up of a name may hang for longer than anybody waits.
+    // A DNS look-up may hang longer than the process should wait.
     runtime.shutdown_background();
 }

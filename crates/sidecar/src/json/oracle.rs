@@ -1,4 +1,4 @@
-//! What must hold of any text and any changes of it: the same, found letter by letter.
+//! The slow oracle of JSON edits: finds members letter by letter and edits the text in the obvious way.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use serde_json::value::RawValue;
 
 use super::{NotAnObject, Object};
 
-/// The members of an object, where a text is one: of several of a name the last.
+/// Returns the members of an object if the text is one. For a repeated name the last value counts.
 pub(crate) fn members(text: &[u8]) -> Option<BTreeMap<String, String>> {
     let members = serde_json::from_slice::<BTreeMap<String, Box<RawValue>>>(text).ok()?;
     let texts = members.into_iter().map(|(key, value)| (key, value.get().to_owned()));
     Some(texts.collect())
 }
 
-/// Reads a text, and changes it: each key, which needs no escapes, gets a JSON text as its value, or is removed. A key may
-/// be changed again.
+/// Applies changes to a text: each key, which needs no escapes, gets a JSON text as its value, or is removed. A key may
+/// be changed several times.
 ///
 /// # Panics
-/// Where another text comes of it than by a slow edit, or that text says something else.
+/// Panics if the result differs from that of a slow edit, or if its meaning is wrong.
 pub(crate) fn check(text: &[u8], changes: &[(&str, Option<&str>)]) {
     let slow = members(text);
     let object = match Object::parse(Bytes::copy_from_slice(text)) {
@@ -30,9 +30,9 @@ pub(crate) fn check(text: &[u8], changes: &[(&str, Option<&str>)]) {
             let same = match why {
                 NotAnObject::Encoding => encoding,
                 NotAnObject::OtherValue => json,
-                // None of these texts is that long.
+                // No text of the tests is long enough for this.
                 NotAnObject::TooManyMembers => false,
-                // The grammar alone allows half a surrogate pair in a key, which is no text.
+                // The grammar alone would allow half a surrogate pair in a key, which is not text.
                 NotAnObject::Syntax { .. } => !encoding && (!json || text.contains(&b'{')),
             };
             assert!(same, "{why}");
@@ -70,7 +70,7 @@ pub(crate) fn check(text: &[u8], changes: &[(&str, Option<&str>)]) {
     assert_eq!(members(&edited), Some(expected));
 }
 
-/// An object's text with these changes, of which each has another key.
+/// Applies changes to an object's text. Each key occurs once.
 fn slowly(text: &str, changes: &[(&str, Option<&str>)]) -> String {
     let (begin, members, end) = cut(text);
     let mut out = begin.to_owned();
@@ -81,7 +81,7 @@ fn slowly(text: &str, changes: &[(&str, Option<&str>)]) -> String {
         let value = match changes.iter().find(|(changed, _)| *changed == name) {
             None => value,
             Some((_, Some(new))) if !written.contains(&name) => new,
-            // Removed, or written already.
+            // The member is removed, or was already written.
             Some(_) => continue,
         };
         if !written.is_empty() {
@@ -103,10 +103,10 @@ fn slowly(text: &str, changes: &[(&str, Option<&str>)]) -> String {
     out + end
 }
 
-/// Cuts an object's text into what stands before its members, the members, and what stands behind them. A member is what stands
-/// between it and the one before, its key up to its value, and its value.
+/// Splits an object's text into the part before its members, the members, and the part after them. A member consists of
+/// the text since the member before, its key up to its value, and its value.
 fn cut(text: &str) -> (&str, Vec<(&str, &str, &str)>, &str) {
-    // Where a string, a value that is no string, a colon or comma of the object itself begins, and where it ends.
+    // The start and end of each string, other value, colon and comma of the object itself.
     let mut tokens: Vec<(usize, usize)> = Vec::new();
     let (mut depth, mut quoted, mut escaped, mut open) = (0, false, false, false);
     for (at, letter) in text.char_indices() {

@@ -7,10 +7,11 @@ use prometheus::{Histogram, HistogramOpts, IntCounterVec, IntGauge, IntGaugeVec,
 use super::{FailureKind, Path};
 use crate::Role;
 
-/// Buckets of a prefill and of the wait for a first token, in seconds: from a cached prompt to a long one behind a queue.
+/// Buckets, in seconds, of a prefill's time and of the time to the first token: from a cached prompt to a long one
+/// after a queue.
 const LATENCY: [f64; 15] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
 
-/// Buckets of what this process adds, in seconds.
+/// Buckets, in seconds, of the time that this process adds.
 const OVERHEAD: [f64; 13] =
     [0.000_05, 0.000_1, 0.000_2, 0.000_3, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0];
 
@@ -70,7 +71,7 @@ impl Metrics {
         for collector in all {
             registry.register(collector).expect("the names above differ");
         }
-        // A series that begins at 0 has a rate from its first event on.
+        // Series are created at 0, so that their first event already counts in a rate.
         for path in Path::ALL {
             requests.with_label_values(&[path.name()]);
         }

@@ -1,4 +1,4 @@
-//! The record of one request: what has happened to it so far, and when.
+//! The record of one request: its events and their times.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use super::{FailureKind, Inner, Outcome, Path};
 use crate::Role;
 use crate::target::ServerUrl;
 
-/// A record that its request writes and `/status` reads.
+/// The entry of one request, written by the request and read by `/status`.
 pub(super) type Shared = Arc<Mutex<Entry>>;
 
-/// What is remembered of one request. The request owns it and tells it what happens; each event costs a lock that nobody
-/// else holds but while `/status` is read, and allocates nothing.
+/// The record of one request. The request owns it and reports its events. Each event takes a lock, which is contended
+/// only while `/status` is read, and allocates nothing.
 ///
 /// ```text
 /// begin ── received ── prefill_asked ── prefill_answered ── decode_asked ── decode_answered ── first_byte ── finish
@@ -36,17 +36,17 @@ pub(super) struct Entry {
     accepted: Instant,
     first_leg: Option<Instant>,
     prefill_asked: Option<Instant>,
-    /// When it answered or failed.
+    /// The time of its answer or failure.
     prefill_ended: Option<Instant>,
     prefill_succeeded: bool,
     decode_asked: Option<Instant>,
     decode_answered: Option<Instant>,
     first_byte: Option<Instant>,
     ended: Option<(Instant, Outcome)>,
-    /// Since when the request has been waiting for us and for no server.
-    ours_since: Option<Instant>,
-    /// How long it has done so before.
-    ours: Duration,
+    /// The time from which the request has been waiting for us and for no server.
+    overhead_since: Option<Instant>,
+    /// The total of earlier such times.
+    overhead: Duration,
     status: Option<u16>,
     failure: Option<(Role, FailureKind)>,
     prompt_tokens: Option<u64>,
@@ -54,11 +54,11 @@ pub(super) struct Entry {
     bytes: u64,
 }
 
-/// One of the two servers of a request.
+/// The state of one leg of a request.
 #[derive(Debug, Default)]
 struct Leg {
     server: Option<ServerUrl>,
-    /// It was asked and has not ended.
+    /// The leg has begun and has not ended.
     open: bool,
 }
 
@@ -77,8 +77,8 @@ pub(super) fn shared(id: &str, now: Instant) -> Shared {
         decode_answered: None,
         first_byte: None,
         ended: None,
-        ours_since: None,
-        ours: Duration::ZERO,
+        overhead_since: None,
+        overhead: Duration::ZERO,
         status: None,
         failure: None,
         prompt_tokens: None,
@@ -102,17 +102,17 @@ impl Record {
         }
     }
 
-    /// Notes which way the request takes. The last call counts; without one it is [`Path::Rejected`].
+    /// Records the path of the request. The last call counts; without one it is [`Path::Rejected`].
     pub fn path(&self, path: Path) {
         self.with(|entry, _| entry.path = Some(path));
     }
 
-    /// Notes that as much of the client's request is here as is needed to ask a server.
+    /// Records that enough of the client's request has arrived to ask a server.
     pub fn received(&self, now: Instant) {
-        self.with(|entry, _| entry.ours_since = Some(now));
+        self.with(|entry, _| entry.overhead_since = Some(now));
     }
 
-    /// Notes that a prefill server is being asked, the first or another one.
+    /// Records that a prefill server is asked, the first or another one.
     pub fn prefill_asked(&self, server: &ServerUrl, now: Instant) {
         self.with(|entry, observer| {
             entry.asked(observer, Role::Prefill, server, now);
@@ -122,7 +122,7 @@ impl Record {
         });
     }
 
-    /// Notes that the prefill server's whole answer is here, or that no more of it is waited for.
+    /// Records that the prefill server's answer is complete, or that the rest of it is not needed.
     pub fn prefill_answered(&self, now: Instant) {
         self.with(|entry, observer| {
             entry.prefill_succeeded = true;
@@ -130,7 +130,7 @@ impl Record {
         });
     }
 
-    /// Notes that a decode server is being asked, the first, another one, or the same again.
+    /// Records that a decode server is asked: the first, another one, or the same one again.
     pub fn decode_asked(&self, server: &ServerUrl, now: Instant) {
         self.with(|entry, observer| {
             entry.asked(observer, Role::Decode, server, now);
@@ -140,7 +140,7 @@ impl Record {
         });
     }
 
-    /// Notes that the decode server's answer is not for the client: it says that a prefill is worth while.
+    /// Records that the decode server's answer was only a probe, after which a prefill follows.
     pub fn decode_set_aside(&self, now: Instant) {
         self.with(|entry, observer| {
             entry.decode_answered = None;
@@ -148,38 +148,38 @@ impl Record {
         });
     }
 
-    /// Notes that the first byte of the decode server's answer is here that is meant for the client.
+    /// Records the arrival of the first byte of the decode server's answer that is meant for the client.
     pub fn decode_answered(&self, now: Instant) {
         self.with(|entry, _| {
             if entry.decode_answered.is_none() {
                 entry.decode_answered = Some(now);
-                entry.ours_since = Some(now);
+                entry.overhead_since = Some(now);
             }
         });
     }
 
-    /// Notes the status that the client is sent.
+    /// Records the status of the client's answer.
     pub fn status(&self, status: u16) {
         self.with(|entry, _| entry.status = Some(status));
     }
 
-    /// Notes that the client is being sent the first byte of a server's answer.
+    /// Records the time of the first byte of a server's answer sent to the client.
     pub fn first_byte(&self, now: Instant) {
         self.with(|entry, observer| {
             if entry.first_byte.is_none() {
                 entry.first_byte = Some(now);
-                entry.not_ours(now);
+                entry.end_overhead(now);
                 observer.metrics.first_token(between(entry.accepted, now));
-                observer.metrics.overhead(entry.ours);
+                observer.metrics.overhead(entry.overhead);
             }
         });
     }
 
-    /// Notes that the server of `role` failed, which ends its leg, and counts it.
+    /// Records and counts a failure of the server of `role`, which ends its leg.
     pub fn failure(&self, role: Role, kind: FailureKind, now: Instant) {
         self.with(|entry, observer| {
             entry.failure = Some((role, kind));
-            // An answer may be here already, and be one of failure.
+            // An answer may have arrived, and report the failure.
             match role {
                 Role::Prefill => entry.prefill_succeeded = false,
                 Role::Decode if entry.first_byte.is_none() => entry.decode_answered = None,
@@ -190,7 +190,8 @@ impl Record {
         });
     }
 
-    /// Notes the tokens of the prompt, and how many of them the prefill server had cached, as far as servers said so.
+    /// Records the number of tokens in the prompt, and how many of them the prefill server had cached, as far as
+    /// servers reported them.
     pub fn tokens(&self, prompt: Option<u64>, cached: Option<u64>) {
         self.with(|entry, _| {
             entry.prompt_tokens = prompt.or(entry.prompt_tokens);
@@ -198,12 +199,12 @@ impl Record {
         });
     }
 
-    /// Notes that `count` more bytes of the answer's body have gone to the client.
+    /// Records that `count` more bytes of the answer's body were sent to the client.
     pub fn bytes(&self, count: usize) {
         self.with(|entry, _| entry.bytes += count as u64);
     }
 
-    /// Ends the record.
+    /// Ends the record with an outcome.
     pub fn finish(mut self, outcome: Outcome, now: Instant) {
         self.end(outcome, now);
     }
@@ -241,7 +242,7 @@ impl Entry {
     }
 
     fn asked(&mut self, observer: &Inner, role: Role, server: &ServerUrl, now: Instant) {
-        self.not_ours(now);
+        self.end_overhead(now);
         self.first_leg.get_or_insert(now);
         let leg = self.leg(role);
         leg.server = Some(server.clone());
@@ -257,37 +258,37 @@ impl Entry {
             }
             observer.metrics.leg_ended(role);
             if !self.prefill.open && !self.decode.open {
-                self.ours_since = Some(now);
+                self.overhead_since = Some(now);
             }
         }
     }
 
-    fn not_ours(&mut self, now: Instant) {
-        if let Some(since) = self.ours_since.take() {
-            self.ours += between(since, now);
+    fn end_overhead(&mut self, now: Instant) {
+        if let Some(since) = self.overhead_since.take() {
+            self.overhead += between(since, now);
         }
     }
 
-    /// The time of the prefill leg, with all that were tried, if it was answered.
+    /// Returns the time of the prefill leg if it was answered, including all servers that were tried.
     fn prefill(&self) -> Option<Duration> {
         let ended = self.prefill_ended.filter(|_| self.prefill_succeeded)?;
         Some(between(self.prefill_asked?, ended))
     }
 }
 
-/// The time between two events, none where threads saw them in another order.
+/// Returns the time between two events, zero if threads saw them in the other order.
 fn between(from: Instant, until: Instant) -> Duration {
     until.saturating_duration_since(from)
 }
 
-/// What `/status` says of a request.
+/// Returns the row of a request in `/status`.
 pub(super) fn row(shared: &Shared, now: Instant) -> Row {
     let entry = lock(shared);
     let since = |at| millis(between(entry.accepted, at));
     let end = entry.ended.map_or(now, |(at, _)| at);
     let disaggregated = entry.path == Some(Path::Disaggregated);
     let url = |leg: &Leg| leg.server.as_ref().map(ToString::to_string);
-    // Where both legs run at once the transfer may be over before the prefill's answer is here.
+    // If both legs run at the same time, the transfer may be over before the prefill's answer arrives.
     let transfer_from = entry.prefill_ended.max(entry.decode_asked);
     Row {
         id: entry.id.to_string(),

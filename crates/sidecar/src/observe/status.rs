@@ -8,72 +8,72 @@ use super::{FailureKind, Inner, Outcome, Path, Transfers};
 use crate::Role;
 use crate::target::ServerUrl;
 
-/// What `/status` says, `transload.status/1`. Times are in milliseconds.
+/// The document of `/status`, `transload.status/1`. Times are in milliseconds.
 #[derive(Debug, Serialize)]
 pub struct Status {
-    /// `transload.status/1`.
+    /// The schema's name, `transload.status/1`.
     pub schema: &'static str,
-    /// `sidecar` or `proxy`.
+    /// The mode, `sidecar` or `proxy`.
     pub mode: &'static str,
     /// The binary's version.
     pub version: &'static str,
-    /// How long this process has been running, in seconds.
+    /// The time since this process started, in seconds.
     pub uptime_seconds: u64,
-    /// The servers known.
+    /// The known servers.
     pub servers: Vec<ServerStatus>,
-    /// How many requests of P/D routes have ended, by the way they took.
+    /// The number of ended requests of P/D routes, by path.
     pub requests: Requests,
-    /// How many are in flight, also those beyond the ones shown.
+    /// The number of requests in flight, including those that are not listed.
     pub in_flight_total: usize,
-    /// Requests in flight, the youngest first; at most [`LIVE`](super::LIVE).
+    /// Requests in flight, newest first; at most [`LIVE`](super::LIVE).
     pub in_flight: Vec<Row>,
-    /// Requests that have ended, the last one first; at most [`RECENT`](super::RECENT).
+    /// Ended requests, latest first; at most [`RECENT`](super::RECENT).
     pub recent: Vec<Row>,
     /// Percentiles over `recent`.
     pub latency: Latency,
-    /// How often servers have failed; what has not happened is left out.
+    /// The number of server failures by role and kind, without those that are 0.
     pub failures: Vec<Failures>,
-    /// What our connector moved, as far as the servers' own metrics say so; null where none does.
+    /// The totals of our connector from the servers' own metrics; null if no server has them.
     pub transfers: Option<Transfers>,
 }
 
-/// A server as `/status` shows it.
+/// The status of one server.
 #[derive(Debug, Clone, Serialize)]
 pub struct ServerStatus {
-    /// Where it is.
+    /// The server's URL.
     #[serde(serialize_with = "url")]
     pub url: ServerUrl,
-    /// What it computes.
+    /// The server's role.
     #[serde(serialize_with = "role")]
     pub role: Role,
-    /// Whether it is asked.
+    /// The server's state.
     pub state: ServerState,
-    /// Requests in flight at it.
+    /// The number of requests in flight at the server.
     pub in_flight: u64,
-    /// Requests that it was sent.
+    /// The number of requests sent to the server.
     pub requests: u64,
-    /// How many of them it failed.
+    /// The number of requests that it failed.
     pub failures: u64,
-    /// Prefill servers that a decode server is kept apart from, since it fails with what they give it.
+    /// Used by decode servers only: the prefill servers that it is kept apart from, since it fails with their blocks.
     #[serde(serialize_with = "urls")]
     pub misfits: Vec<ServerUrl>,
 }
 
-/// Whether a server is asked.
+/// The state of a server, which decides whether it gets requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerState {
-    /// It is.
+    /// The server gets requests.
     Up,
-    /// It is not, since probes fail.
+    /// The server gets no requests, since probes fail.
     Down,
-    /// It is not, since it is going away; what is in flight at it ends.
+    /// The server gets no further requests, since it is no longer named; requests in flight complete.
     Draining,
-    /// It is not for a while, since it failed several times in a row: its circuit breaker is open.
+    /// The server gets no requests for a while after several consecutive failures: its circuit breaker is open.
     Open,
 }
 
-/// How many requests have ended, by the way they took.
+/// The number of ended requests, by path.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Requests {
@@ -83,7 +83,7 @@ pub struct Requests {
     pub rejected: u64,
 }
 
-/// How often servers of a role failed in one way.
+/// The number of failures of one kind, over all servers of a role.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Failures {
@@ -96,40 +96,41 @@ pub struct Failures {
 /// One request. Stages that it has not reached, or does not have, are null.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// The id that its servers see; our own.
+    /// The id under which its servers see the request; it is our own.
     pub id: String,
-    /// The way that it took; null until that is decided.
+    /// The request's path; null until it is decided.
     pub path: Option<Path>,
-    /// The prefill server, the last one if several were asked.
+    /// The prefill server; the last one if several were asked.
     pub prefill: Option<String>,
-    /// The decode server, the last one if several were asked.
+    /// The decode server; the last one if several were asked.
     pub decode: Option<String>,
-    /// How it ended; null while in flight.
+    /// The outcome; null while the request is in flight.
     pub outcome: Option<Outcome>,
-    /// The status that the client was sent.
+    /// The status of the client's answer.
     pub status: Option<u16>,
     /// The last failure of a server.
     pub failure: Option<Failure>,
-    /// How long ago its head was accepted.
+    /// The time since the request's head was accepted.
     pub age_ms: f64,
-    /// From there until a server was first asked.
+    /// The time from the head until a server was first asked.
     pub queue_ms: Option<f64>,
-    /// From there until a prefill server was first asked: later than `queue_ms` where a decode server was asked before.
+    /// The time from the head until a prefill server was first asked; later than `queue_ms` if a decode server was
+    /// asked before.
     pub prefill_at_ms: Option<f64>,
-    /// From there to the prefill's answer or failure, with all servers that were tried.
+    /// The time from then to the prefill's answer or failure, including all servers that were tried.
     pub prefill_ms: Option<f64>,
-    /// From the prefill's answer to the first byte from the decode server: the KV cache's transfer and the first token's step,
-    /// which look the same from here. Null where the decode server computed the prompt itself.
+    /// The time from the prefill's answer to the first byte from the decode server: the KV cache's transfer and the
+    /// first token's step, which cannot be told apart from here. Null if the decode server computed the prompt itself.
     pub transfer_ms: Option<f64>,
-    /// From the head to the first byte of the answer's body.
+    /// The time from the head to the first byte of the answer's body.
     pub first_token_ms: Option<f64>,
-    /// From the head to the end, or until now.
+    /// The time from the head to the end, or until now.
     pub total_ms: f64,
-    /// Tokens of the prompt, as a server counted them.
+    /// The number of tokens in the prompt, as a server counted them.
     pub prompt_tokens: Option<u64>,
-    /// How many of them the prefill server had cached.
+    /// The number of prompt tokens that the prefill server had cached.
     pub cached_tokens: Option<u64>,
-    /// Bytes of the answer's body that went to the client.
+    /// The number of bytes of the answer's body that were sent to the client.
     pub answer_bytes: u64,
 }
 
@@ -142,7 +143,7 @@ pub struct Failure {
     pub kind: FailureKind,
 }
 
-/// Percentiles of recent requests that were answered with success.
+/// Percentiles over recent successful requests.
 #[derive(Debug, Serialize)]
 #[allow(missing_docs)]
 pub struct Latency {
@@ -151,18 +152,18 @@ pub struct Latency {
     pub total_ms: Option<Quantiles>,
 }
 
-/// Percentiles of some measurements, each one of them (nearest rank).
+/// Percentiles by nearest rank, so each is one of the measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[allow(missing_docs)]
 pub struct Quantiles {
     pub p50: f64,
     pub p90: f64,
     pub p99: f64,
-    /// Of how many measurements.
+    /// The number of measurements.
     pub count: usize,
 }
 
-/// What a status shows that is no counter.
+/// The parts of a status that are not counters.
 pub(super) struct Shown {
     pub(super) servers: Vec<ServerStatus>,
     pub(super) transfers: Option<Transfers>,
@@ -227,7 +228,7 @@ impl Quantiles {
     }
 }
 
-/// Milliseconds, to the microsecond.
+/// Converts a time to milliseconds with a resolution of 1 us.
 pub(super) fn millis(time: Duration) -> f64 {
     time.as_micros() as f64 / 1000.0
 }

@@ -66,7 +66,7 @@ fn stages_of_a_disaggregated_request_are_told_apart() {
     assert_eq!(row.decode.as_deref(), Some("http://d:2"));
     assert_eq!(row.answer_bytes, 42);
     assert_eq!((row.prompt_tokens, row.cached_tokens), (Some(512), Some(256)));
-    // Ours were 1 + 2 + 3 ms; the 4 ms of the client's body and both legs were not.
+    // The overhead was 1 + 2 + 3 ms, without the 4 ms of the client's body and both legs.
     assert_eq!(sample(&observer, "transload_pd_overhead_seconds_sum"), 0.006);
     assert_eq!(sample(&observer, "transload_pd_prefill_seconds_sum"), 0.1);
     assert_eq!(sample(&observer, "transload_pd_first_token_seconds_sum"), 0.14);
@@ -264,7 +264,8 @@ fn the_document_has_the_fields_that_people_rely_on() {
 }
 
 proptest::proptest! {
-    /// Nearest rank, as its definition says: the least measurement that at least this share are not above.
+    /// By the definition of nearest rank, a percentile is the least measurement with at least this share of
+    /// measurements not above it.
     #[test]
     fn percentiles_are_those_of_the_definition(mut all in proptest::collection::vec(0u32..50, 1..300)) {
         let quantiles = super::status::Quantiles::of(all.iter().map(|one| f64::from(*one)).collect()).expect("some");

@@ -1,38 +1,38 @@
-//! What our connector says of its transfers in the metrics of vLLM servers.
+//! Reads the metrics that our connector exports within vLLM servers.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// What the connectors of all servers together have moved since these servers started. Sums of the metrics that vLLM serves
-/// under `vllm:transload_…` where our connector runs in it.
+/// Totals of the connectors of all servers since these started: sums of the metrics under `vllm:transload_…`, which
+/// vLLM serves if our connector runs in it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Transfers {
-    /// How many servers have such metrics.
+    /// The number of servers with such metrics.
     pub servers: usize,
-    /// Bytes loaded, by the path they took: `quic`, `local`, ….
+    /// Bytes loaded, by path: `quic`, `local`, ….
     pub bytes: Counts,
-    /// Loads that went well, on all ranks.
+    /// Successful loads, on all ranks.
     pub loads: u64,
-    /// How long these took together.
+    /// The total time of these loads.
     pub load_seconds: f64,
-    /// Loads that failed, by why.
+    /// Failed loads, by reason.
     pub failures: Counts,
-    /// Leases of prefill servers that ended, by how.
+    /// Ended leases of prefill servers, by the way they ended.
     pub leases: Counts,
     /// Bytes loaded from the store or saved to it.
     pub store_bytes: Counts,
-    /// Calls of the store that failed.
+    /// Failed calls of the store, by call.
     pub store_failures: Counts,
 }
 
-/// Counts by name. A server chooses the names, so their number and form are bounded: what is beyond counts as `other`.
+/// Counts by name. Servers choose the names, so their number and form are bounded; further ones count as `other`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Counts(BTreeMap<String, u64>);
 
 impl Transfers {
-    /// Adds what one server's metrics say, in Prometheus' text format. What is no metric of our connector is skipped.
+    /// Adds one server's metrics, given in Prometheus' text format. Metrics of others are skipped.
     pub fn add(&mut self, text: &str) {
         let mut ours = false;
         for line in text.lines() {
@@ -40,7 +40,7 @@ impl Transfers {
                 continue;
             };
             ours = true;
-            let count = sample.value as u64; // saturates
+            let count = sample.value as u64; // the cast saturates
             match sample.name {
                 "bytes_total" => self.bytes.add(sample.label("path"), count),
                 "failures_total" => self.failures.add(sample.label("kind"), count),
@@ -57,10 +57,10 @@ impl Transfers {
 }
 
 impl Counts {
-    /// How many names are told apart.
+    /// The most distinct names.
     const NAMES: usize = 16;
 
-    /// The count of a name.
+    /// Returns the count of a name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<u64> {
         self.0.get(name).copied()
@@ -118,9 +118,9 @@ impl<'a> Sample<'a> {
 
 struct Label<'a> {
     name: &'a str,
-    /// Between the quotes, with its escapes.
+    /// The text between the quotes, with escapes.
     value: &'a str,
-    /// Where it ends in the text, its closing quote included.
+    /// The offset of its end in the text, including the closing quote.
     end: usize,
 }
 

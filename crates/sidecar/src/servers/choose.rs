@@ -1,30 +1,30 @@
-//! Chooses among servers that may be asked.
+//! The choice of a server by policy.
 
 use super::prefix::hash;
 use super::table::Entry;
 use crate::settings::Policy;
 use crate::target::ServerUrl;
 
-/// What a request wants of a server.
+/// A request's demands on a server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted<'a> {
-    /// About how many tokens its prompt has.
+    /// The estimated number of tokens in the prompt.
     pub tokens: u64,
-    /// What prompts share that begin alike.
+    /// A hash that prompts with the same beginning share.
     pub prefix: Option<u64>,
-    /// Servers that it was sent to before.
+    /// The servers that had this request before.
     pub avoid: &'a [ServerUrl],
-    /// The prefill server whose caches a decode server is to fetch.
+    /// The prefill server from which a decode server is to fetch.
     pub prefill: Option<&'a ServerUrl>,
 }
 
-/// How many requests more than the average a server may have, as a share, before a prefix does not bind to it: 5/4 leaves few
-/// servers idle, and moves few prefixes.
+/// The load, relative to the average, above which a server gets no requests by prefix: 5/4 leaves few servers idle and
+/// moves few prefixes.
 const BOUND: (u64, u64) = (5, 4);
 
-/// One of these servers, by the policy. `last` is the number of the server that was taken last.
+/// Chooses one of these servers by the policy. `last` is the number of the server that was chosen last.
 pub(super) fn choose<'a>(policy: Policy, prefix: Option<u64>, last: u64, servers: &[&'a Entry]) -> Option<&'a Entry> {
-    // In the order in which they come after the last one.
+    // Orders servers round-robin, beginning after the last one.
     let turn = |entry: &Entry| (entry.number <= last, entry.number);
     match (policy, prefix) {
         (Policy::LeastLoaded, _) => {
@@ -35,8 +35,8 @@ pub(super) fn choose<'a>(policy: Policy, prefix: Option<u64>, last: u64, servers
     }
 }
 
-/// The server that a prefix falls to by rendezvous hashing, where a server that comes or goes moves only its own share; the next
-/// one if that is busier than the others.
+/// Chooses by rendezvous hashing of the prefix, so that a server that comes or goes moves only its own share. A server
+/// that is busier than the others is skipped.
 fn by_prefix<'a>(prefix: u64, servers: &[&'a Entry]) -> Option<&'a Entry> {
     let total: u64 = servers.iter().map(|entry| entry.in_flight).sum();
     let average = (total + 1) * BOUND.0;

@@ -1,28 +1,28 @@
-//! What is known of one server's health: by probes, and by how requests to it end.
+//! The health of one server, judged by probes and by the outcomes of its requests.
 
 use std::time::{Duration, Instant};
 
-/// Failures in a row after which a server is left alone.
+/// The number of consecutive failures after which a server is left alone.
 const FAILURES: u32 = 3;
 
-/// How long it is left alone, and the time from one trial of it to the next.
+/// The time that a server is left alone, and the time between two trials after that.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// One server's health.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Health {
     /// The last probe failed.
     down: bool,
     failures: u32,
-    /// Requests in a row that were given up for its silence, which those that are costly bring about, too.
+    /// The number of consecutive requests that ended because the server was silent. Costly requests cause that, too.
     silences: u32,
-    /// Requests have failed: it is left alone until then, and after that gets one request each [`PAUSE`] until one succeeds. Their
-    /// ends are not waited for, since an answer may take minutes, and a server that hangs gives none.
+    /// Set after several failures: the server gets no request until this time, then one for each [`PAUSE`] until one
+    /// succeeds. The end of such a trial is not awaited, since an answer may take minutes and a server that hangs gives
+    /// none.
     open: Option<Instant>,
 }
 
 impl Health {
-    /// Tells whether a request may be sent to it.
+    /// Returns whether a request may be sent to the server.
     pub(super) fn admits(&self, now: Instant) -> bool {
         !self.down && self.open.is_none_or(|until| until <= now)
     }
@@ -35,26 +35,27 @@ impl Health {
         self.open.is_some()
     }
 
-    /// Takes what a probe has found; whether that is news.
+    /// Records the result of a probe. Returns whether it changes the state.
     pub(super) fn probed(&mut self, healthy: bool) -> bool {
         std::mem::replace(&mut self.down, !healthy) == healthy
     }
 
-    /// Takes note that a request is sent to it.
+    /// Records that a request is sent to the server.
     pub(super) fn asked(&mut self, now: Instant) {
         if self.admits(now) && self.is_open() {
             self.open = Some(now + PAUSE);
         }
     }
 
-    /// Takes note that an answer has begun well: others may be sent to it, and the next failure counts as if this had not been. Tells
-    /// whether it is well, if that is news.
+    /// Records that an answer has begun well: the server may get further requests. The next failure counts as if this
+    /// call had not been made. Returns the server's new state (true: well) if it has changed.
     pub(super) fn answered(&mut self) -> Option<bool> {
         self.silences = 0;
         self.open.take().map(|_| true)
     }
 
-    /// Takes note that a request was given up for its silence; whether that was so often that it is to be asked for a sign of life.
+    /// Records that a request ended because the server was silent. Returns whether this is so frequent that a probe is
+    /// needed.
     pub(super) fn silent(&mut self) -> bool {
         self.silences += 1;
         let often = self.silences >= FAILURES;
@@ -64,13 +65,14 @@ impl Health {
         often
     }
 
-    /// Takes note that it gives no sign of life, whatever it is asked. Tells whether it is well, if that is news.
+    /// Records that the server does not even answer a probe. Returns the server's new state (false: not well) if it has
+    /// changed.
     pub(super) fn dead(&mut self, now: Instant) -> Option<bool> {
         self.failures = self.failures.max(FAILURES);
         self.judged(true, now)
     }
 
-    /// Takes how a request has ended. Tells whether it is well, if that is news.
+    /// Records the outcome of a request. Returns the server's new state (true: well) if it has changed.
     pub(super) fn judged(&mut self, failed: bool, now: Instant) -> Option<bool> {
         if !failed {
             self.failures = 0;

@@ -1,13 +1,13 @@
-//! What of a prompt decides where it goes: its length, and a hash of how it begins.
+//! The properties of a prompt that decide its server: its length, and a hash of its beginning.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
-/// The most of a prompt's text that is hashed, and the least, in bytes.
+/// The most and the least bytes of a prompt's text that are hashed.
 const MOST: usize = 4 << 10;
 const LEAST: usize = 512;
 
-/// About how many tokens a prompt is, as it is written in JSON: as many as it has ids, or a quarter of its bytes, since no
-/// tokenizer is at hand.
+/// Estimates the number of tokens in a prompt written as JSON: the number of its ids, or a quarter of its bytes, since
+/// there is no tokenizer.
 pub(crate) fn tokens(prompt: &[u8]) -> u64 {
     if prompt.first() == Some(&b'[') && memchr::memchr2(b'"', b'{', prompt).is_none() {
         let ids = prompt.split(|byte| !byte.is_ascii_digit()).filter(|id| !id.is_empty());
@@ -16,10 +16,11 @@ pub(crate) fn tokens(prompt: &[u8]) -> u64 {
     prompt.len() as u64 / 4
 }
 
-/// A hash that prompts share which begin alike.
+/// Returns a hash that is equal for prompts that begin alike.
 ///
-/// A conversation grows at its end with each turn. Were all of the first 4 KiB hashed, its hash would change with every turn until
-/// it is that long; so a power of two is, and the hash of a growing conversation changes three times at most.
+/// Conversations grow at the end with each turn. If always the first 4 KiB were hashed, the hash of a short
+/// conversation would change with every turn. So the hashed length is a power of two, and the hash of a growing
+/// conversation changes three times at most.
 pub(crate) fn key(text: &[u8]) -> u64 {
     let length = match text.len() {
         short @ 0..LEAST => short,
@@ -29,7 +30,7 @@ pub(crate) fn key(text: &[u8]) -> u64 {
     hash(&text[..length])
 }
 
-/// A hash that is the same in every process of one version.
+/// Returns a hash that is equal in all processes of the same version.
 pub(super) fn hash<T: std::hash::Hash + ?Sized>(of: &T) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(of)
 }

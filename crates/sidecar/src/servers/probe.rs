@@ -1,4 +1,4 @@
-//! Asks servers whether they are well.
+//! Probes servers for their health.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::{Servers, told};
+use super::{Servers, log_change};
 use crate::Role;
 use crate::target::ServerUrl;
 use crate::upstream::{SendError, Upstream};
@@ -15,13 +15,13 @@ use crate::upstream::{SendError, Upstream};
 /// The time from one probe of a server to its next.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How long a probe waits for its answer. The loop that answers `/health` in vLLM and SGLang also reads prompts and writes tokens:
-/// a server that is busy may take many seconds, and were it left out for that its load would fall on others as busy. llm-d gives its
-/// own probes 15 s. A server that is gone refuses, and one whose engine has died says 503, both at once: only one that hangs is
-/// found out this late.
+/// The time that a probe waits for its answer. In vLLM and SGLang the loop that answers `/health` also reads prompts
+/// and writes tokens. A busy server may take many seconds, and if it were left out for that, its load would fall on
+/// others that are as busy. llm-d gives its own probes 15 s. A server that is gone refuses the connection, and one
+/// whose engine has died answers 503, both at once. So only a server that hangs is detected this late.
 const WITHIN: Duration = Duration::from_secs(15);
 
-/// Asks every server that is known each second, the first time at once, until the future is dropped.
+/// Probes every known server each second, the first time at once, until the future is dropped.
 pub(crate) async fn probe_all(servers: Arc<Servers>, upstream: Upstream) {
     let ask = |role, url: ServerUrl| {
         let upstream = upstream.clone();
@@ -30,7 +30,8 @@ pub(crate) async fn probe_all(servers: Arc<Servers>, upstream: Upstream) {
     probe_with(servers, ask).await;
 }
 
-/// Asks one server; tells why it is not well otherwise. `None` is no news: this process has no file to ask with.
+/// Probes one server. The error says why it is not well. Returns `None` if nothing was learned, since this process has
+/// no file descriptor.
 pub(super) async fn ask(upstream: &Upstream, role: Role, url: &ServerUrl) -> Option<Result<(), String>> {
     match upstream.probe(url, role, "/health", WITHIN).await {
         Ok(status) if status.is_success() => Some(Ok(())),
@@ -40,7 +41,7 @@ pub(super) async fn ask(upstream: &Upstream, role: Role, url: &ServerUrl) -> Opt
     }
 }
 
-/// Probes by asking like this.
+/// Probes all servers with this function.
 async fn probe_with<F>(servers: Arc<Servers>, ask: impl Fn(Role, ServerUrl) -> F)
 where
     F: Future<Output = Option<Result<(), String>>> + Send + 'static,
@@ -58,7 +59,7 @@ where
         }
         asked.retain(|_, probe| !probe.is_finished());
         for (role, url) in servers.named() {
-            // One at a time for each server, however slow it is.
+            // A slow server has one probe at a time.
             if asked.contains_key(&(role, url.clone())) {
                 continue;
             }
@@ -66,8 +67,8 @@ where
             let server = url.clone();
             let probe = under_way.spawn(async move {
                 let Some(answer) = answer.await else { return };
-                let news = servers.probed(role, &server, answer.is_ok());
-                told(role, &server, news.then_some(answer.is_ok()), || answer.err().unwrap_or_default());
+                let changed = servers.probed(role, &server, answer.is_ok());
+                log_change(role, &server, changed.then_some(answer.is_ok()), || answer.err().unwrap_or_default());
             });
             asked.insert((role, url), probe);
         }
@@ -85,7 +86,7 @@ mod tests {
     use crate::servers::Origin;
     use crate::warnings::Warnings;
 
-    /// One server, how often it was asked within 10 s, and what it is then.
+    /// Probes one server for 9.9 s. Returns the number of probes and the server's state.
     async fn run<F>(ask: impl Fn(u32) -> F) -> (u32, ServerState)
     where
         F: Future<Output = Result<(), String>> + Send + 'static,

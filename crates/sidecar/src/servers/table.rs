@@ -1,4 +1,4 @@
-//! The table of servers: who names them, and what is in flight at each.
+//! The table of servers: who names each one, and the requests in flight there.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -10,10 +10,11 @@ use crate::observe::{ServerState, ServerStatus};
 use crate::settings::Policy;
 use crate::target::ServerUrl;
 
-/// The most servers that are known because requests have named them. Idle ones that were named longest ago go first.
+/// The most servers that are known only because requests have named them. The idle one that was used least recently is
+/// forgotten first.
 const MOST_NAMED_BY_REQUESTS: usize = 1024;
 
-/// Who names a server.
+/// The source that names a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// The command line or the configuration.
@@ -24,13 +25,14 @@ pub enum Origin {
 
 #[derive(Debug)]
 pub(super) struct Table {
-    /// There may be but one decode server, which is asked whatever it did before.
+    /// There is only one decode server, which is used whatever failures it has had.
     only_decode: bool,
     prefill: Servers,
     decode: Servers,
     /// The number of the next server.
     next: u64,
-    /// Prefill and decode servers of which the one has failed lately with what the other gave it.
+    /// The health of pairs of a prefill and a decode server, where the decode server has recently failed with the
+    /// prefill server's blocks.
     misfits: HashMap<(ServerUrl, ServerUrl), Health>,
 }
 
@@ -38,18 +40,18 @@ pub(super) struct Table {
 #[derive(Debug, Default)]
 struct Servers {
     entries: HashMap<ServerUrl, Entry>,
-    /// The number of the one that was chosen last.
+    /// The number of the server that was chosen last.
     last: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) url: ServerUrl,
-    /// Servers are numbered in the order in which they came.
+    /// The server's number, in order of arrival.
     pub(super) number: u64,
-    /// Who names it: the command line, a discovery.
+    /// The origins that name the server, indexed by [`Origin`].
     named: [bool; 2],
-    /// A request has named it.
+    /// A request has named the server.
     by_request: bool,
     pub(super) in_flight: u64,
     pub(super) tokens: u64,
@@ -82,7 +84,7 @@ impl Table {
         Self { only_decode, prefill: Servers::default(), decode: Servers::default(), next: 0, misfits: HashMap::new() }
     }
 
-    /// Whether failures of a role's servers open their circuit breakers.
+    /// Returns whether failures of a role's servers open their circuit breakers.
     const fn breaks(&self, role: Role) -> bool {
         matches!(role, Role::Prefill) || !self.only_decode
     }
@@ -129,18 +131,18 @@ impl Table {
         self.forget_pairs();
     }
 
-    /// Forgets pairs of which a server is not known any more: one that is named again may be another.
+    /// Forgets pairs with a server that is no longer known: under the same URL there may later be another server.
     fn forget_pairs(&mut self) {
         let (prefill, decode) = (&self.prefill.entries, &self.decode.entries);
         self.misfits.retain(|(from, to), _| prefill.contains_key(from) && decode.contains_key(to));
     }
 
-    /// The servers of a role that somebody but requests names.
+    /// Returns the servers of a role that the command line or a discovery names.
     pub(super) fn known(&self, role: Role) -> impl Iterator<Item = &ServerUrl> {
         self.role(role).entries.values().filter(|entry| entry.is_named()).map(|entry| &entry.url)
     }
 
-    /// Takes this server; not so if it is to be left alone.
+    /// Claims a server. Returns false if it has to be left alone.
     pub(super) fn claim(&mut self, role: Role, url: &ServerUrl, tokens: u64, now: Instant) -> bool {
         let fits = role == Role::Decode || self.fits_any(url, now);
         let entry = self.named(role, url);
@@ -155,7 +157,7 @@ impl Table {
         admits
     }
 
-    /// The server that a request names.
+    /// Returns the entry of a server that a request names, and creates it if necessary.
     pub(super) fn named(&mut self, role: Role, url: &ServerUrl) -> &mut Entry {
         let is_new = !self.role(role).entries.contains_key(url);
         if is_new {
@@ -188,25 +190,25 @@ impl Table {
         let servers = self.role(role);
         let named: Vec<&Entry> =
             servers.entries.values().filter(|entry| entry.is_named() && !wanted.avoid.contains(&entry.url)).collect();
-        let those = |fit: &dyn Fn(&Health) -> bool| -> Vec<&Entry> {
+        let select = |fit: &dyn Fn(&Health) -> bool| -> Vec<&Entry> {
             let fit = named.iter().filter(|entry| fit(&entry.health));
             fit.copied().collect()
         };
-        let mut fit = those(&|health| health.admits(now));
+        let mut fit = select(&|health| health.admits(now));
         match (role, wanted.prefill) {
             (Role::Prefill, _) => fit.retain(|entry| self.fits_any(&entry.url, now)),
             (Role::Decode, Some(prefill)) => {
-                let mut better = fit.clone();
-                better.retain(|entry| self.fits(prefill, &entry.url, now));
-                if !better.is_empty() {
-                    fit = better;
+                let mut compatible = fit.clone();
+                compatible.retain(|entry| self.fits(prefill, &entry.url, now));
+                if !compatible.is_empty() {
+                    fit = compatible;
                 }
             }
             (Role::Decode, None) => {}
         }
         if fit.is_empty() && role == Role::Decode {
-            // One that accepts connections is a better guess than one that does not.
-            fit = those(&|health| !health.is_down());
+            // A server that accepts connections is more likely to answer than one that is down.
+            fit = select(&|health| !health.is_down());
             if fit.is_empty() {
                 fit = named;
             }
@@ -224,7 +226,7 @@ impl Table {
         Some(url)
     }
 
-    /// Whether a decode server may fetch from a prefill server.
+    /// Returns whether a decode server may fetch from a prefill server.
     fn fits(&self, prefill: &ServerUrl, decode: &ServerUrl, now: Instant) -> bool {
         if self.misfits.is_empty() {
             return true;
@@ -233,14 +235,14 @@ impl Table {
         health.is_none_or(|health| health.admits(now))
     }
 
-    /// Whether any decode server may fetch from a prefill server: a prefill is in vain otherwise.
+    /// Returns whether any decode server may fetch from a prefill server. Otherwise a prefill would be wasted.
     fn fits_any(&self, prefill: &ServerUrl, now: Instant) -> bool {
         let mut decode = self.known(Role::Decode).peekable();
         decode.peek().is_none() || decode.any(|decode| self.fits(prefill, decode, now))
     }
 
-    /// Takes note that a decode server has failed with what a prefill server gave it, and has answered without. Tells whether the two
-    /// fit, if that is news.
+    /// Records that a decode server failed with a prefill server's blocks and answered without them. Returns the pair's
+    /// new state (false: does not fit) if it has changed.
     pub(super) fn pair_misfits(&mut self, prefill: &ServerUrl, decode: &ServerUrl, now: Instant) -> Option<bool> {
         let are_known = self.prefill.entries.contains_key(prefill) && self.decode.entries.contains_key(decode);
         if !are_known {
@@ -253,7 +255,7 @@ impl Table {
         self.misfits.entry(pair).or_default().judged(true, now)
     }
 
-    /// Takes note that a decode server has answered with what a prefill server gave it.
+    /// Records that a decode server has answered with a prefill server's blocks.
     pub(super) fn pair_fits(&mut self, prefill: &ServerUrl, decode: &ServerUrl) {
         if !self.misfits.is_empty() {
             self.misfits.remove(&(prefill.clone(), decode.clone()));
@@ -264,9 +266,9 @@ impl Table {
         let Some(entry) = self.role_mut(role).entries.get_mut(url) else {
             return false;
         };
-        let news = entry.health.probed(healthy);
-        entry.failures += u64::from(news && !healthy);
-        news
+        let changed = entry.health.probed(healthy);
+        entry.failures += u64::from(changed && !healthy);
+        changed
     }
 
     pub(super) fn answered(&mut self, role: Role, url: &ServerUrl) -> Option<bool> {
@@ -274,20 +276,20 @@ impl Table {
         entry.health.answered()
     }
 
-    /// Takes note that a request was given up for a server's silence; whether it is to be asked for a sign of life.
+    /// Records that a request ended because the server was silent. Returns whether the server has to be probed.
     pub(super) fn silent(&mut self, role: Role, url: &ServerUrl) -> bool {
         let entry = self.role_mut(role).entries.get_mut(url);
         entry.is_some_and(|entry| entry.health.silent())
     }
 
-    /// Takes note that a server gives no sign of life. Tells whether it is well, if that is news.
+    /// Records that a server does not answer a probe. Returns its new state if it has changed.
     pub(super) fn dead(&mut self, role: Role, url: &ServerUrl, now: Instant) -> Option<bool> {
         let entry = self.role_mut(role).entries.get_mut(url)?;
         entry.failures += 1;
         entry.health.dead(now)
     }
 
-    /// Takes how a request to a server has ended. Tells whether it is well, if that is news.
+    /// Records the outcome of a request. Returns the server's new state if it has changed.
     pub(super) fn judged(&mut self, role: Role, url: &ServerUrl, failed: bool, now: Instant) -> Option<bool> {
         let breaks = self.breaks(role);
         let entry = self.role_mut(role).entries.get_mut(url)?;

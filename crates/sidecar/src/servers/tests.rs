@@ -70,7 +70,8 @@ fn a_server_that_fails_is_left_alone_and_tried_again() {
         assert_eq!(choose(&servers, Policy::RoundRobin, 0, now).expect("the other").url(), &url(1));
     }
     now += Duration::from_secs(2);
-    // One request each two seconds finds out, whether or not the one before has ended; if one fails, it is left alone again.
+    // One request every two seconds is a trial, whether or not the one before has ended. If one fails, the server is
+    // left alone again.
     let hanging = servers.claim(Role::Decode, &bad, 1, now).expect("a trial");
     assert!(servers.claim(Role::Decode, &bad, 1, now).is_none());
     now += Duration::from_secs(2);
@@ -182,7 +183,7 @@ fn a_server_that_is_forgotten_misfits_none() {
             servers.set(Origin::Settings, Role::Prefill, &[]);
             drop(claim);
         }),
-        // One that a request has named makes room for others.
+        // A server that only a request has named makes room for others.
         (&[], |servers, now| {
             for number in 10_000..11_024 {
                 drop(servers.claim_again(Role::Prefill, &url(number), 1, now));
@@ -200,7 +201,7 @@ fn a_server_that_is_forgotten_misfits_none() {
         let fits = || servers.claim(Role::Prefill, &url(7), 1, now).is_some();
         assert!(!fits());
         forget(&servers, now);
-        // What is heard of it afterwards is about one that is gone.
+        // Later reports about it refer to a server that is no longer known.
         for _ in 0..3 {
             misfits();
         }

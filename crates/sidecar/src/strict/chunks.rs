@@ -3,11 +3,11 @@
 use super::head::BARE_CR;
 use super::{MAX_CHUNK_EXTRAS, MAX_CHUNK_LINE, MAX_TRAILERS, Refusal, syntax};
 
-/// Where a chunked body has got to.
+/// The position within a chunked body.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     expected: Expected,
-    /// The bytes of all extensions.
+    /// The number of bytes of all extensions so far.
     extensions: usize,
     trailers: usize,
     trailer_bytes: usize,
@@ -18,24 +18,24 @@ enum Expected {
     #[default]
     Size,
     Data(u64),
-    /// The line end behind a chunk's data.
+    /// The line end after a chunk's data.
     LineEnd,
     Trailer,
 }
 
-/// What the next bytes of a body are.
+/// The meaning of the next bytes of a body.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// So many bytes belong to the body, and more does.
+    /// This many bytes belong to the body, which continues.
     Passed(usize),
-    /// So many bytes are the last ones of the body.
+    /// This many bytes end the body.
     Last(usize),
-    /// The bytes are too few to tell.
+    /// More bytes are needed.
     More,
 }
 
 impl Chunks {
-    /// Reads the next line of the body, or as much as there is of a chunk's data.
+    /// Reads the next line of the body, or the available part of a chunk's data.
     pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Step, Refusal> {
         match self.expected {
             Expected::Data(left) => {
@@ -60,6 +60,7 @@ impl Chunks {
                 };
                 let (size, extension) = chunk_size(line)?;
                 self.extensions += extension;
+                // The limit is below hyper's own, so that the client learns the reason.
                 if self.extensions > MAX_CHUNK_EXTRAS {
                     return Err(Refusal::bad("the body's chunk extensions have more than 8 KiB"));
                 }
@@ -92,7 +93,7 @@ impl Chunks {
     }
 }
 
-/// Fields that mean nothing or something dangerous behind a body: framing, routing, authentication and content (RFC 9110
+/// Fields that are meaningless or dangerous after a body: framing, routing, authentication and content (RFC 9110
 /// section 6.5.1).
 const FORBIDDEN: [&[u8]; 20] = [
     b"authorization",
@@ -120,9 +121,9 @@ const FORBIDDEN: [&[u8]; 20] = [
 const LONG_CHUNK_LINE: Refusal = Refusal::bad("the line before a chunk has more than 256 bytes");
 const LONG_TRAILERS: Refusal = Refusal::bad("the body has more than 64 trailers or 8 KiB of them");
 
-/// The line at the beginning, without its end, once that is there.
+/// Returns the first line without its end, or `None` if it is incomplete.
 fn line(bytes: &[u8], limit: usize, too_long: Refusal) -> Result<Option<&[u8]>, Refusal> {
-    // Two more bytes end the line.
+    // The limit excludes the two bytes that end the line.
     let window = &bytes[..bytes.len().min(limit + 2)];
     let Some(end) = memchr::memchr(b'\n', window) else {
         return match bytes.len() >= limit + 2 {
@@ -136,14 +137,14 @@ fn line(bytes: &[u8], limit: usize, too_long: Refusal) -> Result<Option<&[u8]>, 
     }
 }
 
-/// The size of a chunk, and how many bytes of the line are extensions.
+/// Returns the size of a chunk, and the number of extension bytes in the line.
 fn chunk_size(line: &[u8]) -> Result<(u64, usize), Refusal> {
     if line.contains(&b'\r') {
         return Err(BARE_CR);
     }
     let digits = line.iter().position(|byte| !byte.is_ascii_hexdigit()).unwrap_or(line.len());
     let (size, extensions) = line.split_at(digits);
-    // Below 2^60, so that no reader's sum of sizes overflows soon.
+    // Fifteen digits keep sizes below 2^60, so that no reader's sum of sizes overflows soon.
     let size = std::str::from_utf8(size)
         .ok()
         .filter(|digits| digits.len() <= 15)
@@ -173,13 +174,13 @@ fn extensions_are_well_formed(mut rest: &[u8]) -> bool {
     rest.is_empty()
 }
 
-/// What follows the token at the beginning, if one is there.
+/// Skips a token. Returns `None` if the text does not begin with one.
 fn skip_token(text: &[u8]) -> Option<&[u8]> {
     let size = text.iter().position(|byte| !syntax::is_tchar(*byte)).unwrap_or(text.len());
     (size > 0).then(|| &text[size..])
 }
 
-/// What follows the quotation mark that ends the text.
+/// Skips a quoted text up to and including its closing quote.
 fn skip_quoted(mut text: &[u8]) -> Option<&[u8]> {
     loop {
         match text {

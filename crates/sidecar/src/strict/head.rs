@@ -1,29 +1,29 @@
-//! The lines of one request's head, read as they arrive.
+//! Reads the lines of one request's head as they arrive.
 
 use http::StatusCode;
 
 use super::{MAX_HEAD, MAX_HEADERS, MAX_REQUEST_LINE, Refusal, syntax};
 
-/// What is known of a head whose lines have come in part.
+/// The state of an incomplete head.
 ///
-/// It keeps places and no bytes: each call of [`Head::read`] gets the head from its first byte.
+/// It stores positions and no bytes: each call of [`Head::read`] gets the head from its first byte.
 #[derive(Debug, Default)]
 pub(super) struct Head {
-    /// Where the first line begins that has not been read.
+    /// The start of the first unread line.
     line: usize,
-    /// How far that line has been searched for its end.
+    /// The position up to which that line has been searched for its end.
     searched: usize,
-    /// The version, once the request line has been read.
+    /// The version; `None` until the request line has been read.
     version: Option<Version>,
     headers: usize,
-    /// Where the target's authority is, of a target with one.
+    /// The position of the authority in an absolute target.
     authority: Option<Span>,
     host: Option<Span>,
     length: Option<u64>,
     chunked: bool,
     /// `Connection` names `upgrade`.
     connection_upgrade: bool,
-    /// The one header `Upgrade` names protocols that are let through, and no other.
+    /// False if a header `Upgrade` occurs more than once, or names a protocol that is not let through.
     upgrade: Option<bool>,
 }
 
@@ -35,17 +35,17 @@ enum Version {
     Http11,
 }
 
-/// What a whole head says about the bytes behind it.
+/// The facts about a complete head that decide how the bytes after it are read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Read {
-    /// The bytes of the head.
+    /// The number of bytes of the head.
     pub(super) size: usize,
     pub(super) body: Body,
     /// The client asks for another protocol after this request.
     pub(super) upgrade: bool,
 }
 
-/// How a request's body is framed.
+/// The framing of a request's body.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Body {
     Sized(u64),
@@ -53,7 +53,7 @@ pub(super) enum Body {
 }
 
 impl Head {
-    /// Reads the lines that are whole by now and returns the head once it is.
+    /// Reads the lines that are complete, and returns the head once it is.
     pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Option<Read>, Refusal> {
         if self.version.is_none() && !self.skip_empty_line(bytes)? {
             return Ok(None);
@@ -61,7 +61,7 @@ impl Head {
         loop {
             let Some(found) = memchr::memchr(b'\n', &bytes[self.searched..]) else {
                 self.searched = bytes.len();
-                // The line's end is yet to come.
+                // The line's end takes at least one more byte.
                 self.bound(bytes.len() + 1)?;
                 return Ok(None);
             };
@@ -80,14 +80,14 @@ impl Head {
         }
     }
 
-    /// Tells whether the head's first byte is among the bytes.
+    /// Returns whether the bytes include the head's first byte.
     pub(super) fn has_begun(&self, bytes: &[u8]) -> bool {
         self.version.is_some() || bytes.len() > self.line
     }
 
-    /// Old clients send an empty line after a body, which is skipped once (RFC 9112 section 2.2). Tells whether the
-    /// request line's first byte is there, and refuses it at once where it cannot be one: it may be of another protocol,
-    /// which has no lines.
+    /// Skips one empty line before the request line, which old clients send after a body (RFC 9112 section 2.2).
+    /// Returns whether the request line has begun. Refuses a first byte that cannot begin a method at once: it may
+    /// belong to another protocol, which has no lines.
     fn skip_empty_line(&mut self, bytes: &[u8]) -> Result<bool, Refusal> {
         if self.line == 0 && bytes.first() == Some(&b'\r') {
             match bytes.get(1) {
@@ -103,9 +103,9 @@ impl Head {
         }
     }
 
-    /// Refuses a head that has more bytes than allowed up to `end`, where the line that is being read ends or goes on.
+    /// Refuses a head that exceeds the limits at `end`, the end of the current line so far.
     fn bound(&self, end: usize) -> Result<(), Refusal> {
-        // Two more bytes end the line.
+        // The limit excludes the two bytes that end the line.
         if self.version.is_none() && end - self.line > MAX_REQUEST_LINE + 2 {
             return Err(Refusal::new(StatusCode::URI_TOO_LONG, "the request line has more than 32 KiB"));
         }
@@ -164,7 +164,7 @@ impl Head {
             ));
         }
         let (name, value) = syntax::field(&bytes[line.clone()])?;
-        // The lengths tell most names apart from these without looking at their letters.
+        // Comparing lengths first skips most other names without looking at their letters.
         match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => {
                 if !syntax::is_authority(value) {
@@ -233,7 +233,7 @@ const BAD_TARGET: Refusal = Refusal::bad(
     "the request's target is neither a path, nor an http or https URL, of the characters of a URI, without a fragment",
 );
 
-/// Checks a target in absolute form, which begins at `start` of the head, and returns where its authority is.
+/// Checks a target in absolute form, which begins at `start` of the head. Returns the position of its authority.
 fn absolute(target: &[u8], start: usize) -> Result<Span, Refusal> {
     let rest = |scheme: &[u8]| {
         let (begin, rest) = target.split_at_checked(scheme.len())?;
@@ -256,7 +256,8 @@ fn set_once<T>(slot: &mut Option<T>, value: T, twice: &'static str) -> Result<()
     }
 }
 
-/// The length in decimal, as everybody reads it: without a sign, blanks, leading zeros or a list, below 2^63.
+/// Parses a length in the form that all parsers read alike: decimal, without a sign, blanks, leading zeros or a list,
+/// below 2^63.
 fn content_length(value: &[u8]) -> Result<u64, Refusal> {
     let digits = value.iter().all(u8::is_ascii_digit);
     let plain = digits && (value.len() == 1 || !value.starts_with(b"0"));
@@ -268,8 +269,9 @@ fn content_length(value: &[u8]) -> Result<u64, Refusal> {
         .ok_or(Refusal::bad("the header Content-Length is not one decimal number"))
 }
 
-/// Tells whether `Upgrade` names protocols, and none of HTTP's own: no server may be brought to speak one in which nothing of what
-/// is checked here would be. A server picks among those that are named, so one of HTTP's makes all of them void.
+/// Returns whether `Upgrade` names protocols, none of them HTTP's own. In another version of HTTP the server would
+/// accept requests that are not checked here. The server picks one of the named protocols, so a single one of HTTP's is
+/// enough to refuse.
 fn names_other_protocols(value: &[u8]) -> bool {
     let begins = |item: &[u8], with: &[u8]| {
         let begin = item.get(..with.len());
@@ -279,7 +281,7 @@ fn names_other_protocols(value: &[u8]) -> bool {
     items.all(|item| !item.is_empty() && !begins(item, b"h2") && !begins(item, b"http"))
 }
 
-/// The number of blanks that a line ends with.
+/// Returns the number of blanks at the end of a line.
 fn blanks(line: &[u8]) -> usize {
     let blank = |byte: &&u8| matches!(byte, b' ' | b'\t');
     line.iter().rev().take_while(blank).count()

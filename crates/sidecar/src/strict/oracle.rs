@@ -1,5 +1,5 @@
-//! What must hold of any bytes of a client, however they are cut: they are followed as a [slow reading](reading) follows them,
-//! and a [server](server) of hyper's behind the stream reads the same requests.
+//! The oracle of client connections: however the bytes are cut, they are followed as by a [slow reading](reading), and
+//! a hyper [server](server) behind the stream reads the same requests.
 
 pub(super) mod reading;
 pub(super) mod server;
@@ -7,7 +7,7 @@ pub(super) mod server;
 use self::reading::End;
 use super::{Next, Refusal, Requests};
 
-/// What became of a connection's bytes.
+/// The outcome of a connection's bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) heads: u64,
@@ -17,7 +17,7 @@ pub(super) struct Outcome {
     pub(super) upgrade: bool,
 }
 
-/// Shows the pieces one after the other, each with what was held back before it.
+/// Checks the pieces one after the other, each together with the bytes that were held back before it.
 pub(super) fn follow<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Outcome {
     let mut requests = Requests::default();
     let (mut held, mut passed) = (Vec::new(), 0);
@@ -41,10 +41,10 @@ pub(super) fn follow<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Outcome 
     }
 }
 
-/// Compares what becomes of the bytes whole, and in these pieces, with the slow reading.
+/// Compares the outcome of the bytes as a whole, and in these pieces, with the slow reading.
 ///
 /// # Panics
-/// Where they differ.
+/// Panics if they differ.
 pub(crate) fn check(pieces: &[&[u8]]) {
     let bytes = pieces.concat();
     let whole = follow([&bytes[..]]);
@@ -61,10 +61,10 @@ pub(crate) fn check(pieces: &[&[u8]]) {
     assert_eq!(follow(pieces.iter().copied()), whole);
 }
 
-/// Compares what a server of hyper's reads of these pieces with the slow reading: no request can be smuggled.
+/// Compares the requests that a hyper server reads from these pieces with the slow reading: no request can be smuggled.
 ///
 /// # Panics
-/// Where they differ.
+/// Panics if they differ.
 pub(crate) fn check_server(pieces: &[&[u8]]) {
     server::run(server::check(pieces));
 }

@@ -1,15 +1,15 @@
-//! What a client is told whose bytes are refused.
+//! The refusal of a client's bytes.
 
 use http::StatusCode;
 use thiserror::Error;
 
-/// Why a client's bytes are refused. The connection ends after it.
+/// A reason why a client's bytes are refused. The connection ends after the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("{message}")]
 pub(crate) struct Refusal {
-    /// The status that the client gets.
+    /// The status of the answer.
     pub(crate) status: StatusCode,
-    /// What is wrong and what would be right, without a byte of the client's.
+    /// The fault and its remedy, without any byte of the client's.
     pub(crate) message: &'static str,
 }
 

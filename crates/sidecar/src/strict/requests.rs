@@ -1,42 +1,42 @@
-//! All bytes of a client's connection, followed from request to request.
+//! Follows the bytes of a client's connection from request to request.
 
 use super::Refusal;
 use super::chunks::{Chunks, Step};
 use super::head::{Body, Head};
 
-/// Follows the requests of one connection and tells which bytes may go on to a parser.
+/// Tracks the requests of one connection and says which bytes may be passed to a parser.
 ///
-/// Bytes are held back while they are part of a line or head that is not whole: the caller shows those again, with what
-/// has come behind them. No bytes are kept or copied here.
+/// Bytes of an incomplete line or head are held back: the caller has to show them again, together with those that
+/// follow. No bytes are stored or copied here.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     state: State,
     heads: u64,
-    /// The request that is being read asks for another protocol.
+    /// The current request asks for another protocol.
     upgrade: bool,
 }
 
-/// What is known of the bytes that were shown.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Checked {
-    /// So many bytes from the first one may go on. The others are to be shown again.
+    /// The number of bytes that may be passed on, from the first one. The others have to be shown again.
     pub(crate) passed: usize,
-    /// What comes behind them.
+    /// The state after these bytes.
     pub(crate) next: Next,
 }
 
-/// What comes behind the bytes that may go on.
+/// The state after the bytes that may be passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Nothing, or bytes that are too few to tell.
+    /// More bytes are needed.
     More,
-    /// Another request, whose turn has not come.
+    /// The next request follows, and has to wait for its turn.
     Request,
-    /// What the client sends once its wish for another protocol has been answered. Nothing is checked until
+    /// The client has asked for another protocol, and waits for the answer. Nothing is checked until
     /// [`Requests::decline_upgrade`].
     Upgrade,
-    /// Bytes that are refused. The connection has no other requests.
+    /// The next bytes are refused. The connection yields no further requests.
     Refused(Refusal),
 }
 
@@ -56,7 +56,8 @@ impl Default for State {
 }
 
 impl Requests {
-    /// Checks the bytes of the connection from the first one that has not passed, up to the head of a request after this many.
+    /// Checks bytes, beginning with the first one that has not been passed on. It stops before the head of the request
+    /// after number `most`.
     pub(crate) fn check(&mut self, bytes: &[u8], most: u64) -> Checked {
         let mut passed = 0;
         let next = loop {
@@ -80,20 +81,20 @@ impl Requests {
         Checked { passed, next }
     }
 
-    /// Goes on with requests after the wish for another protocol was not granted.
+    /// Continues with requests after the other protocol was declined.
     pub(crate) fn decline_upgrade(&mut self) {
         if matches!(self.state, State::Upgrade) {
             self.state = State::default();
         }
     }
 
-    /// The number of heads that have passed.
+    /// Returns the number of heads that have passed.
     #[must_use]
     pub(crate) fn heads(&self) -> u64 {
         self.heads
     }
 
-    /// Tells whether what comes next, or was refused, belongs to the body of a request whose head has passed.
+    /// Returns whether the next bytes, or the refused ones, belong to the body of a request whose head has passed.
     #[must_use]
     pub(crate) fn in_body(&self) -> bool {
         match self.state {
@@ -103,13 +104,14 @@ impl Requests {
         }
     }
 
-    /// Tells whether bytes that were held back are the beginning of a head.
+    /// Returns whether held bytes are the beginning of a head.
     #[must_use]
     pub(crate) fn in_head(&self, held: &[u8]) -> bool {
         matches!(&self.state, State::Head(head) if head.has_begun(held))
     }
 
-    /// Reads one head, or a part of a body, and returns its size; `None` needs more bytes or an answer.
+    /// Reads one head, or a part of a body, and returns its size. Returns `None` if it needs more bytes or an answer
+    /// about an upgrade.
     fn step(&mut self, bytes: &[u8]) -> Result<Option<usize>, Refusal> {
         let (size, ended) = match &mut self.state {
             State::Head(head) => {

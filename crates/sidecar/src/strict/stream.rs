@@ -1,4 +1,4 @@
-//! A connection that gives hyper checked bytes only, and what the service asks about it.
+//! A connection from which hyper reads only checked bytes, and the service's view of it.
 
 use std::io;
 use std::pin::Pin;
@@ -13,24 +13,24 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use super::{Next, Refusal, Requests};
 use crate::socket::Reset;
 
-/// A client's connection whose bytes have passed [`Requests`] before they are read from it.
+/// A client's connection whose bytes pass [`Requests`] before they can be read.
 ///
-/// Bytes go straight into the reader's buffer; those of a head that has come in part are held back here until it is whole.
-/// In place of a refused head the reader gets a short request, so that it answers the requests before that one and then
-/// asks its service, whose [`Verdicts`] know the refusal. A fault in a body is an error of the kind
+/// Bytes are read directly into the reader's buffer; those of an incomplete head are held here until it is complete. In
+/// place of a refused head the reader gets a short request. So it first answers the requests before that one and then
+/// calls its service, whose [`Verdicts`] know the refusal. A fault in a body is an error of the kind
 /// [`io::ErrorKind::InvalidData`].
 #[derive(Debug)]
 pub(crate) struct Stream<T> {
     io: T,
     requests: Requests,
     flow: Flow,
-    /// Bytes that were read before they could be given on. Without memory of its own while there are none.
+    /// Bytes that were read but could not be passed on yet. It has no allocation while it is empty.
     held: Vec<u8>,
-    /// So many of these may be given on, of which so many have been.
+    /// The number of held bytes that may be passed on, followed by the number of those that have been.
     passed: usize,
     given: usize,
     head_timeout: Duration,
-    /// When the head that has come in part, or the first one, is late.
+    /// The deadline of the incomplete head, or of the first one.
     deadline: Option<Pin<Box<Sleep>>>,
     closing: Closing,
     shared: Arc<Shared>,
@@ -40,67 +40,68 @@ pub(crate) struct Stream<T> {
 enum Flow {
     /// Bytes are checked.
     Checked,
-    /// The service has yet to answer a request before the one that comes next.
+    /// The next request waits until the service has answered the one before.
     Waiting,
-    /// The service has yet to answer a wish for another protocol.
+    /// The service has not yet answered the request for another protocol.
     Asking,
-    /// Bytes are of another protocol.
+    /// Bytes belong to another protocol and are passed on unchecked.
     Opaque,
-    /// A head was refused; nothing is read any more.
+    /// A head was refused; nothing more is read.
     Ended,
     /// A body was refused.
     Fault,
-    /// The client has ended its side, or has never begun.
+    /// The client has closed its side, or has never sent anything.
     Eof,
 }
 
-/// How far the end of the connection has got.
+/// The progress of closing the connection.
 #[derive(Debug)]
 enum Closing {
     Open,
     Shutdown,
-    /// What the client still sends is read and dropped: closing a socket with unread bytes may take the last answer from it.
+    /// Further bytes of the client are read and dropped: closing a socket with unread bytes may discard the last
+    /// answer.
     Lingering {
         deadline: Pin<Box<Sleep>>,
         left: usize,
     },
 }
 
-/// How long, and for how many bytes, a client may go on sending that has been answered without being heard out.
+/// The time and the number of bytes for which the rest of a client's data is read after an early answer.
 const LINGER: (Duration, usize) = (Duration::from_secs(2), 16 << 20);
 
-/// What a client sends before its request, or its wish for another protocol, is answered is read up to here, to see whether it
-/// leaves: a reader with bytes of a next request at hand looks no further.
+/// The most bytes that are read while a request, or a request for another protocol, is being answered. They are read to
+/// notice that the client leaves; hyper itself does not read on once it has bytes of a next request.
 const EARLY: usize = 16 << 10;
 
-/// The request that stands for a refused one.
+/// The request that hyper gets in place of a refused one.
 const REFUSED: &[u8] = b"GET / HTTP/1.1\r\nhost: refused\r\nconnection: close\r\n\r\n";
 
 const LATE: Refusal = Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request's head did not arrive in time");
 
-/// What the service knows about the requests of a [`Stream`]. It is asked once for each request, in their order.
+/// The service's view of the requests of a [`Stream`]. The service asks once for each request, in order.
 #[derive(Debug, Clone)]
 pub(crate) struct Verdicts(Arc<Shared>);
 
-/// What the next request of a connection is.
+/// The verdict on the next request of a connection.
 #[derive(Debug)]
 #[must_use]
 pub(crate) enum Verdict {
-    /// It is the client's.
+    /// The request passed the check.
     Passed,
-    /// It is the client's and asks for another protocol, with a `Connection` that says so and one `Upgrade` that names none of
-    /// HTTP's.
+    /// The request passed the check and asks for another protocol: `Connection` says so, and the only `Upgrade` names
+    /// no version of HTTP.
     Upgrade(Upgrade),
-    /// It stands for one that is refused, which is to be answered.
+    /// The request stands in for a refused one, and the service has to answer with the refusal.
     Refused(Refusal),
 }
 
-/// A request that is being answered: it is when this is dropped, and the client's next one has its turn.
+/// A request that is being answered. Dropping this marks it as answered, and the client's next request may follow.
 #[derive(Debug)]
 pub(crate) struct UnderWay(Arc<Shared>);
 
-/// A client's wish for another protocol. What the client sends after its request waits until this is dropped, which
-/// declines, or accepted.
+/// A client's request for another protocol. What the client sends next waits until this is accepted, or dropped, which
+/// declines it.
 #[derive(Debug)]
 pub(crate) struct Upgrade(Arc<Shared>);
 
@@ -109,18 +110,18 @@ struct Shared(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The requests that the service was asked to answer, and those that it has answered.
+    /// The number of requests that the service was asked to answer, followed by the number that it has answered.
     asked: u64,
     answered: u64,
-    /// An answer broke off where its end is the connection's.
+    /// An answer broke off whose end is marked only by the end of the connection.
     cut: bool,
-    /// The refused head and its number.
+    /// The number of the refused request, and the refusal.
     head: Option<(u64, Refusal)>,
     body: Option<Refusal>,
     /// The number of the request that asks for another protocol.
     upgrade: Option<u64>,
     accepted: Option<bool>,
-    /// The reader, while it waits for one of these.
+    /// The waker of the reader while it waits for a change.
     reader: Option<Waker>,
 }
 
@@ -135,7 +136,7 @@ impl Shared {
         });
     }
 
-    /// Tells the reader of a change.
+    /// Makes a change and wakes the reader.
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.lock();
         change(&mut state);
@@ -148,7 +149,7 @@ impl Shared {
 }
 
 impl Verdicts {
-    /// Returns what the next request is. The service has to ask for each request it is called with, before it awaits
+    /// Returns the verdict on the next request. The service has to call this for each request, before it awaits
     /// anything.
     pub(crate) fn next_request(&self) -> Verdict {
         let mut state = self.0.lock();
@@ -160,12 +161,13 @@ impl Verdicts {
         }
     }
 
-    /// Keeps the client's next request back until this is dropped, which the service has to do once for each request.
+    /// Holds the client's next request back until the result is dropped. The service has to call this once for each
+    /// request.
     pub(crate) fn under_way(&self) -> UnderWay {
         UnderWay(Arc::clone(&self.0))
     }
 
-    /// Returns why reading a request's body failed, where its bytes were refused.
+    /// Returns why reading a request's body failed, if its bytes were refused.
     #[must_use]
     pub(crate) fn body_refusal(&self) -> Option<Refusal> {
         self.0.lock().body
@@ -173,7 +175,7 @@ impl Verdicts {
 }
 
 impl UnderWay {
-    /// Has the connection end in such a way that nobody takes what came of the answer for all of it.
+    /// Makes the connection end with a reset, so that the incomplete answer cannot be taken for a complete one.
     pub(crate) fn cut(&self) {
         self.0.lock().cut = true;
     }
@@ -186,7 +188,7 @@ impl Drop for UnderWay {
 }
 
 impl Upgrade {
-    /// Accepts: the stream's further bytes are not looked at. To be called before the answer 101 is sent.
+    /// Accepts the other protocol: further bytes are not checked. Must be called before the answer 101 is sent.
     pub(crate) fn accept(self) {
         self.0.answer(true);
     }
@@ -199,8 +201,8 @@ impl Drop for Upgrade {
 }
 
 impl<T> Stream<T> {
-    /// Begins with a connection that has just been accepted, within a tokio runtime. A head may take this long from its first byte,
-    /// and the first one from now.
+    /// Wraps a connection that has just been accepted. Must be called within a tokio runtime. A head may take
+    /// `head_timeout` from its first byte, and the first head from now on.
     pub(crate) fn new(io: T, head_timeout: Duration) -> (Self, Verdicts) {
         let shared = Arc::<Shared>::default();
         let stream = Self {
@@ -223,7 +225,7 @@ impl<T> Stream<T> {
         self.held.capacity()
     }
 
-    /// Gives on held bytes that have passed, and tells whether there were any.
+    /// Passes on held bytes that have been checked. Returns whether there were any.
     fn give(&mut self, buf: &mut ReadBuf<'_>) -> bool {
         let size = buf.remaining().min(self.passed - self.given);
         if size == 0 {
@@ -232,15 +234,15 @@ impl<T> Stream<T> {
         buf.put_slice(&self.held[self.given..self.given + size]);
         self.given += size;
         if self.given == self.passed {
-            // A new buffer, so that a large head's memory goes.
+            // The rest moves into a new buffer, so that a large head's memory is freed.
             self.held = self.held[self.passed..].to_vec();
             (self.passed, self.given) = (0, 0);
         }
         true
     }
 
-    /// Checks what is held back, or else what has been read into `buf` from `start` on, and leaves there what may be
-    /// given on.
+    /// Checks the held bytes together with those in `buf` from `start` on. Leaves in `buf` the bytes that may be passed
+    /// on.
     fn check(&mut self, buf: &mut ReadBuf<'_>, start: usize) {
         let turn = self.shared.lock().answered + 1;
         let checked = if self.held.is_empty() {
@@ -294,7 +296,7 @@ impl<T> Stream<T> {
         }
     }
 
-    /// Tells whether the turn of the next request has come.
+    /// Returns whether all earlier requests are answered, so that the next one may follow.
     fn has_turn(&self, cx: &Context<'_>) -> bool {
         let mut state = self.shared.lock();
         let has_turn = state.answered >= self.requests.heads();
@@ -304,7 +306,7 @@ impl<T> Stream<T> {
         has_turn
     }
 
-    /// Learns what the service says to the client's wish for another protocol.
+    /// Returns the service's answer to the request for another protocol, if there is one.
     fn ask(&mut self, cx: &Context<'_>) -> Option<bool> {
         let mut state = self.shared.lock();
         if state.accepted.is_none() {
@@ -313,7 +315,7 @@ impl<T> Stream<T> {
         state.accepted
     }
 
-    /// Tells whether the client may have more to send that nobody will read.
+    /// Returns whether the client may still send bytes that will not be read.
     fn is_cut_short(&self) -> bool {
         match self.flow {
             Flow::Ended | Flow::Fault | Flow::Waiting => true,
@@ -357,7 +359,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Stream<T> {
                     None => {}
                 },
                 Flow::Opaque => return Pin::new(&mut this.io).poll_read(cx, buf),
-                // The reader has a request to answer and asks only whether the client has left.
+                // The reader still has to answer a request, and polls only to notice that the client has left.
                 Flow::Ended => return Poll::Pending,
                 Flow::Fault => {
                     let refusal = this.shared.lock().body;
@@ -368,8 +370,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for Stream<T> {
             }
             let start = buf.filled().len();
             if Pin::new(&mut this.io).poll_read(cx, buf)?.is_pending() {
-                let late = this.deadline.as_mut().map(|late| late.as_mut().poll(cx));
-                ready!(late.unwrap_or(Poll::Pending));
+                let deadline = this.deadline.as_mut().map(|deadline| deadline.as_mut().poll(cx));
+                ready!(deadline.unwrap_or(Poll::Pending));
                 this.deadline = None;
                 match this.requests.in_head(&this.held) {
                     true => this.refuse(LATE),

@@ -1,21 +1,21 @@
-//! Which bytes may stand where in HTTP/1.1 (RFC 9110 section 5, RFC 9112 sections 3 and 5, RFC 3986).
+//! The bytes that are allowed at each place in HTTP/1.1 (RFC 9110 section 5, RFC 9112 sections 3 and 5, RFC 3986).
 
 use super::Refusal;
 use crate::target::Host;
 
-/// Tells whether all bytes may stand in a token, and there is one at least.
+/// Returns whether a text is a token, which has at least one byte.
 pub(super) fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|byte| is_tchar(*byte))
 }
 
-/// Tells whether a byte may stand in a token.
+/// Returns whether a byte is allowed in a token.
 pub(super) const fn is_tchar(byte: u8) -> bool {
     CLASSES[byte as usize] & TCHAR != 0
 }
 
-/// Tells whether a field's value has visible characters, blanks and bytes above ASCII only.
+/// Returns whether a field's value consists of visible characters, blanks and bytes above ASCII.
 pub(super) fn is_value(value: &[u8]) -> bool {
-    // Without an early end, so that the compiler takes many bytes at a time.
+    // Checks all bytes without an early exit, so that the compiler can vectorise the loop.
     !value.iter().fold(false, |bad, byte| bad | ((*byte < b' ') & (*byte != b'\t')) | (*byte == 0x7f))
 }
 
@@ -27,7 +27,7 @@ pub(super) fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// The parts of a header or trailer line: its name, and its value without the blanks around it.
+/// Splits a header or trailer line into its name and its value, without the blanks around the value.
 pub(super) fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
     let name = line.iter().position(|byte| !is_tchar(*byte));
     let (name, value) = match line.split_at(name.unwrap_or(line.len())) {
@@ -58,13 +58,13 @@ pub(super) fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
     Ok((name, trim(value)))
 }
 
-/// Tells whether a comma list has an item, whatever its case.
+/// Returns whether a comma-separated list contains an item, ignoring case.
 pub(super) fn lists(value: &[u8], item: &[u8]) -> bool {
     value.split(|byte| *byte == b',').any(|listed| trim(listed).eq_ignore_ascii_case(item))
 }
 
-/// Tells whether a path and query have characters only that a URI may have, and a whole escape after each `%` of the path.
-/// Browsers send a few more characters unescaped, above all in a query; those pass.
+/// Returns whether a path and query consist of characters that a URI may have, with a complete escape after each `%` of
+/// the path. A few more characters are accepted that browsers send unescaped, above all in a query.
 pub(super) fn is_path_and_query(text: &[u8]) -> bool {
     let (path, query) = match memchr::memchr(b'?', text) {
         Some(mark) => text.split_at(mark),
@@ -76,7 +76,7 @@ pub(super) fn is_path_and_query(text: &[u8]) -> bool {
             .all(|at| path.get(at + 1..at + 3).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit)))
 }
 
-/// Tells whether a text is `HOST` or `HOST:PORT`, as in the header `Host`.
+/// Returns whether a text is `HOST` or `HOST:PORT`, as in the header `Host`.
 pub(super) fn is_authority(text: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(text) else {
         return false;
@@ -107,7 +107,7 @@ const CLASSES: [u8; 256] = {
         if alphanumeric || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~') {
             class |= TCHAR;
         }
-        // Unreserved and sub-delimiters of RFC 3986, and what stands between segments.
+        // Unreserved characters and sub-delimiters of RFC 3986, and the characters between segments.
         let uri = alphanumeric
             || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'!' | b'$'..=b',' | b';' | b'=' | b':' | b'@' | b'/');
         if uri || matches!(byte, b'[' | b']' | b'|') {

@@ -1,4 +1,5 @@
-//! Which targets may be dialled: those that an operator lists, or all but a few that nobody means.
+//! Decides which targets may be dialled: those on an operator's list, or without a list all but link-local and metadata
+//! addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,56 +7,56 @@ use thiserror::Error;
 
 use super::{Host, Target, TargetError, parse_port, split_port};
 
-/// The targets that an operator allows: hosts and networks, each with a port or any.
+/// The targets that an operator allows: hosts and networks, each with one port or any.
 ///
-/// Names are compared as they are written, whatever the case of their letters, and never with the addresses that they
-/// stand for: a listed network allows addresses only that a request names as such.
+/// Names are compared as text, ignoring case, and are never resolved: a listed network allows only requests that name
+/// an address in it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AllowList(Vec<Item>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Item {
     hosts: Hosts,
-    /// `None` is any.
+    /// `None` allows any port.
     port: Option<u16>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Hosts {
     Name(Box<str>),
-    /// The addresses that begin with the bits of this one, so many of them.
+    /// The addresses that share this many leading bits with this one.
     Network(IpAddr, u32),
 }
 
-/// Why a text is no item of an allow-list.
+/// A reason why a text is not an item of an allow-list.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AllowListError {
-    /// It is no host.
+    /// The item is not a host with an optional port.
     #[error("{item:?} is not HOST[:PORT] or NETWORK/BITS[:PORT]: {source}")]
     Target {
         /// The item.
         item: String,
-        /// What is wrong with it.
+        /// The reason.
         source: TargetError,
     },
-    /// The part before the slash is no address, or the part behind it no number of bits of one.
+    /// The part before the slash is not an address, or the part after it is not a prefix length.
     #[error("{0:?} is not of the form ADDRESS/BITS[:PORT]")]
     Network(String),
-    /// The address has bits behind those that count: it may be meant as one address.
+    /// The address has bits set after its prefix, so a single address may have been meant.
     #[error("{item:?} names one address of a network; write {network} for the network, or leave /{bits} out")]
     HostBits {
         /// The item.
         item: String,
-        /// The network that the address is in.
+        /// The network that contains the address.
         network: String,
-        /// The bits that count.
+        /// The prefix length.
         bits: u32,
     },
 }
 
 impl AllowList {
-    /// Reads `HOST[:PORT]` and `NETWORK/BITS[:PORT]`, separated by commas. May be given several texts, which are one list.
+    /// Parses comma-separated items of the form `HOST[:PORT]` or `NETWORK/BITS[:PORT]`. Several texts form one list.
     ///
     /// # Errors
     /// [`AllowListError`].
@@ -70,13 +71,13 @@ impl AllowList {
         Ok(Self(items))
     }
 
-    /// Tells whether a target's host and port are on the list together.
+    /// Returns whether one item allows both the target's host and its port.
     #[must_use]
     pub fn allows(&self, target: &Target) -> bool {
         self.0.iter().any(|item| item.port.is_none_or(|port| port == target.port) && item.hosts.contain(&target.host))
     }
 
-    /// Tells whether a host is on the list, with whatever port.
+    /// Returns whether an item allows the host, with any port.
     pub(crate) fn allows_host(&self, host: &Host) -> bool {
         self.0.iter().any(|item| item.hosts.contain(host))
     }
@@ -104,7 +105,7 @@ impl Item {
         if bits > bits_of(address) {
             return Err(network());
         }
-        // Networks of IPv4 addresses in the clothes of IPv6 are those of the addresses themselves.
+        // A network of IPv4-mapped IPv6 addresses is the network of the IPv4 addresses.
         let (address, bits) = match address.to_canonical() {
             canonical if bits + bits_of(canonical) >= bits_of(address) => {
                 (canonical, bits + bits_of(canonical) - bits_of(address))
@@ -140,7 +141,7 @@ const fn bits_of(address: IpAddr) -> u32 {
     }
 }
 
-/// The address with all bits zero behind the first so many.
+/// Clears all bits of an address after the first `bits`.
 fn mask(address: IpAddr, bits: u32) -> IpAddr {
     match address {
         IpAddr::V4(address) => {
@@ -154,8 +155,9 @@ fn mask(address: IpAddr, bits: u32) -> IpAddr {
     }
 }
 
-/// Tells whether a target that a client names may be dialled: whether it is on the list, or without a list whether it is
-/// no address that [`may_dial`] forbids.
+/// Returns whether a target that a client names may be dialled: with a list, whether it is on it; without one, whether
+/// [`may_dial`] accepts its address. Names are always accepted without a list, and their addresses checked when they
+/// are dialled.
 #[must_use]
 pub(crate) fn allowed(list: Option<&AllowList>, target: &Target) -> bool {
     match list {
@@ -164,8 +166,8 @@ pub(crate) fn allowed(list: Option<&AllowList>, target: &Target) -> bool {
     }
 }
 
-/// Tells whether an address is one that a server of models may have: not a link-local one, and not one at which clouds hand
-/// out the credentials of a machine. To be asked for the addresses that a name stands for, too.
+/// Returns whether an address may belong to a model server. Link-local addresses and the metadata addresses of clouds,
+/// which hand out a machine's credentials, may not. Check the addresses that a name resolves to as well.
 #[must_use]
 pub(crate) fn may_dial(address: IpAddr) -> bool {
     match address {
@@ -180,21 +182,22 @@ pub(crate) fn may_dial(address: IpAddr) -> bool {
     }
 }
 
-/// Metadata services other than at 169.254.0.0/16: Alibaba's, Azure's.
+/// Metadata services outside 169.254.0.0/16: Alibaba's and Azure's.
 const METADATA_V4: [[u8; 4]; 2] = [[100, 100, 100, 200], [168, 63, 129, 16]];
-/// Those of Amazon and Oracle: all of the network of 32 bits.
+/// The IPv6 metadata networks of Amazon and Oracle, by their first 32 bits.
 const METADATA_V6_NETWORKS: [[u16; 2]; 2] = [[0xfd00, 0xec2], [0xfd00, 0xc1]];
-/// Those of Google and Scaleway.
+/// The IPv6 metadata addresses of Google and Scaleway.
 const METADATA_V6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254), Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42)];
 
-/// The IPv4 addresses that an IPv6 address may stand for: mapped, compatible and translated (RFC 4291, RFC 2765), behind a NAT64
-/// gateway (RFC 6052, and RFC 8215 with any length of prefix), by 6to4 (RFC 3056), Teredo (RFC 4380) or ISATAP (RFC 5214).
+/// Returns the IPv4 addresses that an IPv6 address may stand for: mapped, compatible and translated (RFC 4291, RFC
+/// 2765), behind a NAT64 gateway (RFC 6052, and RFC 8215 with any prefix length), by 6to4 (RFC 3056), Teredo (RFC 4380)
+/// or ISATAP (RFC 5214).
 fn embedded(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
     let bits = address.to_bits();
     let [a, b, c, d, e, f, ..] = address.segments();
     let at = |end: u32| (bits >> (128 - end)) as u32;
-    // Behind prefixes shorter than 96 bits the address has eight zero bits in it, which are the bits 64 to 71.
+    // After a prefix shorter than 96 bits, bits 64 to 71 are zero and split the IPv4 address (RFC 6052).
     let around = |prefix: u32| {
         let before = 64 - prefix;
         let head = ((bits >> 64) & ((1u128 << before) - 1)) as u32;

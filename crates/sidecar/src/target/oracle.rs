@@ -1,15 +1,15 @@
-//! What must hold of any text that names a server or lists some: it is read as a slow reading of the rules reads it, and
-//! what is read is dialled as what it was compared as.
+//! The slow oracle of targets: reads texts rule by rule, and checks that a target is dialled as the same address as it
+//! was compared.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{AllowList, Host, ServerUrl, Target, allowed, may_dial, named};
 
-/// Reads a list of allowed targets, and texts that may each be a target, a URL or the line of a header.
+/// Checks an allow-list, and texts that may each be a target, a URL or the line of a header.
 ///
 /// # Panics
-/// Where something is read otherwise than by the slow reading.
+/// Panics if the slow reading gives another result.
 pub(crate) fn check(list: &str, texts: &[&str]) {
     let list = AllowList::parse([list]).ok().map(|read| {
         let items = list.split(',').map(str::trim);
@@ -47,7 +47,7 @@ pub(crate) fn check(list: &str, texts: &[&str]) {
     }
 }
 
-/// What is read is read again as the same, by others too.
+/// Checks that a target's text is read as the same target, by other parsers as well.
 fn check_target(target: &Target) {
     let text = target.to_string();
     assert_eq!(Target::parse(&text).as_ref(), Ok(target));
@@ -58,11 +58,11 @@ fn check_target(target: &Target) {
     assert_eq!(uri.port_u16(), Some(target.port));
     match &target.host {
         Host::Name(name) => assert_eq!(inet_aton(name), None, "{name}"),
-        // The system reads the text of an address as that address and nothing else.
+        // The system reads the text of an address only as that address.
         Host::V4(address) => {
             assert_eq!(inet_aton(&address.to_string()), Some(*address));
             let v6 = |high: u128| Ipv6Addr::from_bits(high << 32 | u128::from(address.to_bits()));
-            // However it is embedded, it may be dialled or not.
+            // The rule for dialling does not depend on how the address is embedded.
             for v6 in [v6(0xffff), v6(0x64_ff9b << 64)] {
                 assert_eq!(may_dial(v6.into()), may_dial((*address).into()), "{v6}");
             }
@@ -92,7 +92,7 @@ fn check_url(text: &str) {
     }
 }
 
-/// Reads a target, rule by rule.
+/// Parses a target rule by rule.
 fn slowly(text: &str) -> Option<Target> {
     let (host, port) = text.rsplit_once(':')?;
     let number = port.parse::<u16>().ok()?;
@@ -126,14 +126,15 @@ fn slowly(text: &str) -> Option<Target> {
     Some(Target { host, port })
 }
 
-/// Tells whether some resolver may read a label as a number, and a name that ends with it as an address.
+/// Returns whether some resolver may read a label as a number, and so a name that ends with it as an address.
 fn is_number(label: &str) -> bool {
     let of = |text: &str, digits: &str| text.chars().all(|digit| digits.contains(digit));
     let hex = label.strip_prefix("0x");
     of(label, "0123456789") || hex.is_some_and(|text| of(text, "0123456789abcdef"))
 }
 
-/// Reads an address as resolvers do: one to four numbers, the last of which fills the rest, in C's notations.
+/// Parses an address as resolvers do: one to four numbers in C's notations, the last of which fills the remaining
+/// bytes.
 fn inet_aton(text: &str) -> Option<Ipv4Addr> {
     let number = |part: &str| match part.strip_prefix("0x").or(part.strip_prefix("0X")) {
         Some("") => Some(0),
@@ -151,10 +152,10 @@ fn inet_aton(text: &str) -> Option<Ipv4Addr> {
     Some(Ipv4Addr::from_bits((high << (8 * room) | last) as u32))
 }
 
-/// Tells whether an item of a list, which is well formed, allows a target.
+/// Returns whether a well-formed item of a list allows a target.
 fn lists(item: &str, target: &Target) -> bool {
     let (item, port) = match item.rsplit_once(':') {
-        // Within an IPv6 address without brackets colons separate its groups.
+        // In an IPv6 address without brackets, colons separate its groups.
         Some((host, port)) if !port.ends_with(']') && !bare(item) => (host, Some(port)),
         _ => (item, None),
     };
@@ -176,7 +177,7 @@ fn lists(item: &str, target: &Target) -> bool {
             let (all, found) = (bits(listed), bits(address));
             let written = if listed.is_ipv4() { 32 } else { 128 };
             let length = length.unwrap_or(written);
-            // The bits that stand before an IPv4 address written as an IPv6 one are not compared.
+            // The leading bits of an IPv4 address written as an IPv6 one are not compared.
             match length.checked_sub(written - all.len()) {
                 Some(length) => all.len() == found.len() && all[..length] == found[..length],
                 None => false,
@@ -186,7 +187,7 @@ fn lists(item: &str, target: &Target) -> bool {
     }
 }
 
-/// Tells whether an item is a network of IPv6 addresses without brackets and port.
+/// Returns whether an item is a network of IPv6 addresses without brackets and port.
 fn bare(item: &str) -> bool {
     let (address, bits) = item.split_once('/').unwrap_or((item, ""));
     address.parse::<Ipv6Addr>().is_ok() && !bits.contains(':')

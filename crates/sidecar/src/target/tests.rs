@@ -2,7 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a client might write to have something else dialled than was compared, or anything that is no server at all.
+/// Texts with which a client might try to have another host dialled than was compared, and texts that are no server at
+/// all.
 const HOSTILE: &[&str] = &[
     // No host, no port, ports of odd spellings.
     "",

@@ -1,7 +1,7 @@
-//! W3C Trace Context: the headers by which a request says which span it is part of.
+//! W3C Trace Context: the headers that name the span a request belongs to.
 //!
-//! The propagator of OpenTelemetry's SDK takes more than the recommendation does (signs in numbers, several `traceparent`, a
-//! dash at the end), and looks at the first line of `tracestate` only.
+//! This replaces the propagator of OpenTelemetry's SDK, which accepts more than the recommendation does (signs in
+//! numbers, several `traceparent`, a trailing dash) and reads only the first line of `tracestate`.
 
 use std::str::FromStr;
 
@@ -11,7 +11,7 @@ use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState}
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// The client's span; `None` where headers name none, or not as the recommendation has it.
+/// Returns the client's span, or `None` if the headers name none or are invalid.
 pub(super) fn extract(headers: &HeaderMap) -> Option<SpanContext> {
     let mut lines = headers.get_all(TRACEPARENT).iter();
     let (line, None) = (lines.next()?, lines.next()) else {
@@ -22,7 +22,7 @@ pub(super) fn extract(headers: &HeaderMap) -> Option<SpanContext> {
     context.is_valid().then_some(context)
 }
 
-/// Reads `VERSION-TRACE-SPAN-FLAGS`, after which versions to come may say more.
+/// Parses `VERSION-TRACE-SPAN-FLAGS`. Later versions may have further fields.
 fn parent(text: &str) -> Option<(TraceId, SpanId, TraceFlags)> {
     let lower_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     let known = text.as_bytes().get(..55)?;
@@ -47,13 +47,13 @@ fn parent(text: &str) -> Option<(TraceId, SpanId, TraceFlags)> {
     ))
 }
 
-/// What the systems before us say of the trace. Lines of it are one list; a list with a fault is none.
+/// Reads `tracestate`. Its lines form one list; a list with an error counts as empty.
 fn state(headers: &HeaderMap) -> TraceState {
     let lines: Result<Vec<&str>, _> = headers.get_all(TRACESTATE).iter().map(HeaderValue::to_str).collect();
     lines.ok().and_then(|lines| TraceState::from_str(&lines.join(",")).ok()).unwrap_or_default()
 }
 
-/// Says that a request is part of this span, instead of what its headers say.
+/// Sets the trace headers of a request to this span, replacing those that it has.
 pub(super) fn inject(context: &SpanContext, headers: &mut HeaderMap) {
     let parent =
         format!("00-{}-{}-{:02x}", context.trace_id(), context.span_id(), context.trace_flags() & TraceFlags::SAMPLED);

@@ -1,7 +1,7 @@
-//! Where spans go: the variables of OpenTelemetry's specification, with the defaults of llm-d's sidecar.
+//! Reads OpenTelemetry's environment variables, with the defaults of llm-d's sidecar.
 //!
-//! A variable that cannot be used is told in the log and otherwise as if absent, as the specification wants it: no request is
-//! refused for it. One default is not llm-d's: where no variable says so, nothing is exported.
+//! An unusable variable is logged and then treated as absent, as the specification requires: no request is refused for
+//! it. One default differs from llm-d's: without a variable that asks for it, nothing is exported.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,24 +12,24 @@ use opentelemetry::Key;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::Sampler;
 
-/// The share of traces that are recorded, unless somebody has decided otherwise: llm-d's.
+/// The default share of traces that are recorded where the client has made no decision, the same as llm-d's.
 const RATIO: f64 = 0.1;
 
 const SERVICE: &str = "llm-d-inference-scheduler";
 
-/// Where spans are exported to, how, and which: what `OTEL_…` variables say.
+/// The export of spans: destination, protocol and sampling, as set by `OTEL_…` variables.
 ///
-/// Headers to send (`OTEL_EXPORTER_OTLP_HEADERS`), the queue's length (`OTEL_BSP_…`) and what is said of the process
+/// Headers to send (`OTEL_EXPORTER_OTLP_HEADERS`), the queue's length (`OTEL_BSP_…`) and attributes of the process
 /// (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`) are read from the process's environment when exporting begins.
 #[derive(Debug, Clone)]
 pub struct Otlp {
-    /// With the path that spans are posted to, over HTTP.
+    /// The collector's URL, for HTTP with the path to which spans are posted.
     pub(super) endpoint: Uri,
     pub(super) protocol: Protocol,
     pub(super) timeout: Duration,
-    /// Authorities that sign the collector's certificate, in PEM; `None` is those of the system.
+    /// The authorities that sign the collector's certificate, in PEM; `None` uses the system's.
     pub(super) ca: Option<PathBuf>,
-    /// The certificate chain and key that the collector is shown, in PEM.
+    /// The client certificate's chain and key, in PEM.
     pub(super) client: Option<(PathBuf, PathBuf)>,
     pub(super) sampler: Sampler,
 }
@@ -41,11 +41,11 @@ pub(super) enum Protocol {
 }
 
 impl Otlp {
-    /// Reads variables by this function; `None` where nothing is to be exported.
+    /// Reads the variables through a function. Returns `None` if nothing is to be exported.
     #[must_use]
     pub fn from_environment(variable: &dyn Fn(&str) -> Option<String>) -> Option<Self> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
-        let of_traces = |name: &str| {
+        let traces_or_all = |name: &str| {
             get(&format!("OTEL_EXPORTER_OTLP_TRACES_{name}")).or_else(|| get(&format!("OTEL_EXPORTER_OTLP_{name}")))
         };
         if get("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
@@ -61,15 +61,15 @@ impl Otlp {
             }
             None => false,
         };
-        let whole = get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
-        let named = of_traces("ENDPOINT");
-        if named.is_none() && !wanted {
+        let traces_endpoint = get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
+        let endpoint_url = traces_or_all("ENDPOINT");
+        if endpoint_url.is_none() && !wanted {
             return None;
         }
-        let named = match named {
+        let endpoint_url = match endpoint_url {
             None => None,
             Some(text) => {
-                let scheme = match of_traces("INSECURE").as_deref() {
+                let scheme = match traces_or_all("INSECURE").as_deref() {
                     Some("false") => Scheme::HTTPS,
                     _ => Scheme::HTTP,
                 };
@@ -81,7 +81,7 @@ impl Otlp {
                 Some(url)
             }
         };
-        let protocol = match of_traces("PROTOCOL").as_deref() {
+        let protocol = match traces_or_all("PROTOCOL").as_deref() {
             Some("grpc") => Protocol::Grpc,
             Some("http/protobuf") => Protocol::Http,
             Some("http/json") => {
@@ -94,20 +94,20 @@ impl Otlp {
                     let right = "give grpc or http/protobuf";
                     unusable("OTEL_EXPORTER_OTLP_PROTOCOL", other, right);
                 }
-                // No collector speaks gRPC at the port of the other protocol.
-                match named.as_ref().and_then(Uri::port_u16) {
+                // Port 4318 is that of OTLP over HTTP; no collector speaks gRPC there.
+                match endpoint_url.as_ref().and_then(Uri::port_u16) {
                     Some(4318) => Protocol::Http,
                     _ => Protocol::Grpc,
                 }
             }
         };
-        let endpoint = match (named, protocol) {
-            (Some(url), Protocol::Http) if whole.is_none() => {
+        let endpoint = match (endpoint_url, protocol) {
+            (Some(url), Protocol::Http) if traces_endpoint.is_none() => {
                 let path = format!("{}/v1/traces", url.path().trim_end_matches('/'));
                 at(url, PathAndQuery::try_from(path).ok()?)?
             }
             (Some(url), Protocol::Http) => url,
-            // A service of gRPC has a path of its own.
+            // gRPC sets the path itself.
             (Some(url), Protocol::Grpc) => at(url, PathAndQuery::from_static("/"))?,
             (None, Protocol::Http) => Uri::from_static("http://localhost:4318/v1/traces"),
             (None, Protocol::Grpc) => Uri::from_static("http://localhost:4317/"),
@@ -115,28 +115,28 @@ impl Otlp {
         Some(Self {
             endpoint,
             protocol,
-            timeout: timeout(of_traces("TIMEOUT")),
-            ca: of_traces("CERTIFICATE").map(PathBuf::from),
-            client: of_traces("CLIENT_CERTIFICATE")
-                .zip(of_traces("CLIENT_KEY"))
+            timeout: timeout(traces_or_all("TIMEOUT")),
+            ca: traces_or_all("CERTIFICATE").map(PathBuf::from),
+            client: traces_or_all("CLIENT_CERTIFICATE")
+                .zip(traces_or_all("CLIENT_KEY"))
                 .map(|(chain, key)| (chain.into(), key.into())),
             sampler: sampler(get("OTEL_TRACES_SAMPLER"), get("OTEL_TRACES_SAMPLER_ARG")),
         })
     }
 
-    /// The collector, for logs.
+    /// Returns the protocol and the collector's authority for logs.
     pub(super) fn collector(&self) -> String {
-        let authority = self.endpoint.authority().map_or("", |named| named.as_str());
+        let authority = self.endpoint.authority().map_or("", |authority| authority.as_str());
         format!("{:?} {authority}", self.protocol)
     }
 }
 
 fn unusable(variable: &str, value: &str, right: &str) {
     let value = shown(value);
-    tracing::warn!("the environment has {variable}={value:?}, which is of no use: {right}");
+    tracing::warn!("the environment has {variable}={value:?}, which cannot be used: {right}");
 }
 
-/// A value for logs, but none that may hold a password.
+/// Returns a value for logs, but hides it if it may contain a password.
 fn shown(value: &str) -> &str {
     match value.contains('@') {
         true => "(with an @, so it is not shown)",
@@ -144,14 +144,14 @@ fn shown(value: &str) -> &str {
     }
 }
 
-/// Reads a URL, or what follows the scheme of one.
+/// Parses a URL, or one without its scheme.
 fn url(text: &str, scheme: &Scheme) -> Option<Uri> {
     let url: Uri = match text.contains("://") {
         true => text.parse().ok()?,
         false => format!("{scheme}://{text}").parse().ok()?,
     };
     let spoken = matches!(url.scheme_str(), Some("http" | "https"));
-    // Who we are is said by headers, which no log shows.
+    // Credentials belong into headers, which are not logged.
     let anonymous = !url.authority()?.as_str().contains('@');
     (spoken && anonymous).then_some(url)
 }
@@ -204,18 +204,18 @@ fn sampler(name: Option<String>, argument: Option<String>) -> Sampler {
     }
 }
 
-/// What is said of the process: `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`.
+/// Builds the attributes of the process from `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`.
 pub(super) fn resource() -> Resource {
-    let named = |resource: &Resource| {
+    let is_named = |resource: &Resource| {
         let name = resource.get(&Key::from_static_str("service.name"));
         name.is_some_and(|name| !name.as_str().starts_with("unknown_service"))
     };
-    let told = Resource::builder().build();
+    let from_environment = Resource::builder().build();
     let mut builder = Resource::builder();
-    if !named(&told) {
+    if !is_named(&from_environment) {
         builder = builder.with_service_name(SERVICE);
     }
-    if told.get(&Key::from_static_str("service.version")).is_none() {
+    if from_environment.get(&Key::from_static_str("service.version")).is_none() {
         let version = opentelemetry::KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
         builder = builder.with_attribute(version);
     }

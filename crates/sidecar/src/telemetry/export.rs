@@ -1,4 +1,4 @@
-//! Spans on their way to a collector: OTLP over gRPC or HTTP, with TLS or without.
+//! Exports spans to a collector: OTLP over gRPC or HTTP, with TLS or without.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ use crate::Role;
 use crate::settings::UpstreamTls;
 use crate::tls::{self, TlsError};
 
-/// Why spans cannot be exported.
+/// A reason why spans cannot be exported.
 #[derive(Debug, Error)]
 pub(super) enum ExportError {
     #[error(transparent)]
@@ -34,7 +34,7 @@ pub(super) enum ExportError {
     Exporter(#[from] ExporterBuildError),
 }
 
-/// Prepares to export. Nothing is dialled before there are spans.
+/// Creates an exporter. It connects when the first spans are exported.
 pub(super) fn to(otlp: &Otlp) -> Result<OnRuntime, ExportError> {
     let connector = HttpsConnectorBuilder::new().with_tls_config(trust(otlp)?);
     let connector = connector.https_or_http();
@@ -66,14 +66,14 @@ pub(super) fn to(otlp: &Otlp) -> Result<OnRuntime, ExportError> {
     })
 }
 
-/// How the collector's certificate is checked: as those of servers are.
+/// Returns the TLS configuration, which checks the collector's certificate as those of servers are checked.
 fn trust(otlp: &Otlp) -> Result<ClientConfig, ExportError> {
     if otlp.endpoint.scheme_str() != Some("https") {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let nobody = ClientConfig::builder_with_provider(provider)
+        let trusting_none = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_root_certificates(RootCertStore::empty());
-        return Ok(nobody.with_no_client_auth());
+        return Ok(trusting_none.with_no_client_auth());
     }
     let trust = tls::Upstream::load(&UpstreamTls {
         ca: otlp.ca.clone(),
@@ -81,13 +81,13 @@ fn trust(otlp: &Otlp) -> Result<ClientConfig, ExportError> {
         ..UpstreamTls::default()
     })?;
     let mut config = (*trust.config(Role::Decode)).clone();
-    // The connector names the protocols that it speaks.
+    // The connector sets the protocols that it speaks.
     config.alpn_protocols.clear();
     Ok(config)
 }
 
-/// Exports on the runtime that serves requests, since the SDK's thread has no timers and no sockets, and tells the log when the
-/// collector begins to fail and when it takes spans again.
+/// An exporter that runs on the runtime of the requests, since the SDK's thread has neither timers nor sockets. It logs
+/// when the collector begins to fail and when it works again.
 #[derive(Debug)]
 pub(super) struct OnRuntime {
     exporter: Arc<SpanExporter>,

@@ -1,4 +1,4 @@
-//! The trace of one request: a span for it, and one for each of its legs.
+//! The trace of one request: a span for the request and one for each leg.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -15,18 +15,18 @@ use crate::observe::{Outcome, Path};
 use crate::settings::{KvConnector, Mode, Settings};
 use crate::target::{ServerUrl, Target};
 
-/// What is told to the tracing system of one request. Where nothing is exported it is empty, and every call of it one branch.
+/// The trace of one request. If nothing is exported it is empty, and every call costs one branch.
 ///
-/// A leg that has ended keeps its span until the next one is sent or the request ends: its answer may still turn out to be a
-/// failure. A trace that is dropped before [`finish`](Self::finish) is of a client that has left.
+/// A leg that has ended keeps its span until the next leg is sent or the request ends, since its answer may still prove
+/// to be a failure. A trace that is dropped before [`finish`](Self::finish) belongs to a client that has left.
 pub(crate) struct Trace(Option<Box<Kind>>);
 
 #[expect(clippy::large_enum_variant, reason = "all of them are boxed")]
 enum Kind {
-    /// Servers are told so, and decide as we did.
+    /// The trace is not sampled. Servers get this context, so that they do not sample it either.
     NotRecorded(SpanContext),
     Recorded(Recorded),
-    /// It has ended, but for a prefill leg that may be let go on.
+    /// The trace has ended except for a prefill leg, which may continue.
     Over(Leg),
 }
 
@@ -36,9 +36,9 @@ struct Recorded {
     accepted: Instant,
     id: String,
     connector: KvConnector,
-    /// How many prefill servers the client names.
+    /// The number of prefill servers that the client names.
     candidates: i64,
-    /// The client has named the data-parallel rank.
+    /// The client has chosen the data-parallel rank.
     data_parallel: bool,
     streaming: bool,
     prefill: Option<Leg>,
@@ -47,7 +47,7 @@ struct Recorded {
     first_byte: Option<Instant>,
 }
 
-/// A leg's span. It ends when it is dropped, at the time when the leg did.
+/// The span of a leg. Dropping it ends the span, with the time at which the leg ended.
 pub(crate) struct Leg {
     span: Span,
     role: Role,
@@ -57,7 +57,7 @@ pub(crate) struct Leg {
 }
 
 impl Trace {
-    /// Begins the trace of a request of a P/D route, as a child of the client's span.
+    /// Starts the trace of a request to a P/D route, as a child of the client's span.
     pub(crate) fn begin(
         telemetry: Option<&Telemetry>,
         settings: &Settings,
@@ -76,7 +76,7 @@ impl Trace {
         let builder = SpanBuilder::from_name("llm_d.pd_proxy.request").with_kind(SpanKind::Server);
         let mut request = telemetry.tracer.build_with_context(builder, &parent);
         if !request.span_context().is_valid() {
-            // The process is ending.
+            // The process is shutting down.
             return Self(None);
         }
         if !request.is_recording() {
@@ -130,7 +130,7 @@ impl Trace {
         }
     }
 
-    /// Notes that the client named a prefill server that is not allowed.
+    /// Records that the client named a prefill server that is not allowed.
     pub(crate) fn denied(&mut self, target: &Target) {
         if let Some(recorded) = self.recorded() {
             let why = "the prefill target is not on the allow-list";
@@ -142,7 +142,8 @@ impl Trace {
         }
     }
 
-    /// Notes whether a prefill server is to be asked, or why not, and whether the client wants its answer as events.
+    /// Records whether a prefill server is used, or the reason why not, and whether the client wants its answer as
+    /// events.
     pub(crate) fn chosen(&mut self, decode_only: Option<&'static str>, streaming: bool) {
         let Some(recorded) = self.recorded() else {
             return;
@@ -159,7 +160,7 @@ impl Trace {
         }
     }
 
-    /// Tells a server of the request's own span.
+    /// Adds the context of the request's own span to the headers for a server.
     pub(crate) fn pass(&self, headers: &mut HeaderMap) {
         match self.0.as_deref() {
             None | Some(Kind::Over(_)) => {}
@@ -170,7 +171,7 @@ impl Trace {
         }
     }
 
-    /// Begins a leg, and tells its server of the leg's span.
+    /// Starts the span of a leg and adds its context to the headers for the server.
     pub(crate) fn leg(
         &mut self,
         role: Role,
@@ -189,7 +190,7 @@ impl Trace {
         }
     }
 
-    /// Notes what has happened to a leg.
+    /// Records an event of a leg.
     pub(crate) fn on(&mut self, event: &Event, now: Instant) {
         let Some(recorded) = self.recorded() else {
             return;
@@ -206,21 +207,21 @@ impl Trace {
         }
     }
 
-    /// Notes that a leg is not wanted any more.
+    /// Records that a leg was aborted.
     pub(crate) fn stopped(&mut self, role: Role) {
         if let Some(recorded) = self.recorded() {
             recorded.ended(role, Instant::now());
         }
     }
 
-    /// Notes that the server of a leg has failed, whatever it answered.
+    /// Records that the server of a leg has failed, whatever its status was.
     pub(crate) fn failed(&mut self, role: Role, now: Instant) {
         if let Some(recorded) = self.recorded() {
             recorded.failed(role, now);
         }
     }
 
-    /// The span of a prefill leg that goes on without the request.
+    /// Takes the span of a prefill leg that continues after the request.
     pub(crate) fn detach(&mut self) -> Option<Leg> {
         match self.0.take().map(|kind| *kind) {
             Some(Kind::Over(leg)) => Some(leg),
@@ -232,14 +233,14 @@ impl Trace {
         }
     }
 
-    /// Notes that the client is being sent the first byte of a server's answer.
+    /// Records the time of the first byte sent to the client.
     pub(crate) fn first_byte(&mut self, now: Instant) {
         if let Some(recorded) = self.recorded() {
             recorded.first_byte.get_or_insert(now);
         }
     }
 
-    /// Ends the trace: nothing after it counts.
+    /// Ends the trace. Later calls have no effect.
     pub(crate) fn finish(&mut self, outcome: Outcome, path: Path, status: Option<StatusCode>, tally: Option<Tally>) {
         if let Some(recorded) = self.recorded() {
             let path = KeyValue::new("transload.path", path.name());
@@ -266,7 +267,7 @@ impl Recorded {
         }
     }
 
-    /// Whether this leg is one of several that a decode is divided into: what becomes of it is not what becomes of the decode.
+    /// Returns whether a leg is one of several of a chunked decode, so that its end is not the end of the decode.
     fn is_chunk(&self, role: Role) -> bool {
         role == Role::Decode && self.chunked.is_some()
     }
@@ -286,11 +287,11 @@ impl Recorded {
         }
     }
 
-    /// Begins the span of a leg; the legs of a chunked decode share one.
+    /// Starts the span of a leg. The legs of a chunked decode share one.
     fn leg(&mut self, role: Role, server: &ServerUrl, tally: Option<Tally>, now: Instant) -> &Span {
         let target = server.target.to_string();
         if role == Role::Prefill {
-            // A decode leg that was there before has found too little of the prompt in its cache.
+            // A decode leg that has ended before was a probe, which found too little of the prompt in the cache.
             self.decode = self.decode.take().filter(|leg| leg.ended.is_none());
             let chosen = KeyValue::new("llm_d.pd_proxy.prefill_target", target.clone());
             self.request.set_attribute(chosen);
@@ -336,7 +337,7 @@ impl Recorded {
         Leg { span, role, began: now, ended: None, failed: false }
     }
 
-    /// Ends all spans but that of a prefill leg which has not ended, and returns it.
+    /// Ends all spans, except that of a prefill leg that is still running, which is returned.
     fn finish(
         &mut self,
         outcome: Outcome,
@@ -357,6 +358,7 @@ impl Recorded {
                 span.set_status(Status::error("chunk decode failed"));
             }
         }
+        // Set now: dropping the decode leg below ends its span.
         self.totals(now);
         if let Some(mut leg) = self.decode.take() {
             leg.ended.get_or_insert(now);
@@ -379,7 +381,7 @@ impl Recorded {
         self.prefill.take().filter(|leg| leg.ended.is_none())
     }
 
-    /// Says on the decode's span how long everything took.
+    /// Sets the total times as attributes of the decode's span.
     fn totals(&mut self, now: Instant) {
         let Some(decode) = &mut self.decode else {
             return;
@@ -460,7 +462,8 @@ fn child(tracer: &SdkTracer, of: &Span, name: &'static str) -> Span {
     tracer.build_with_context(builder, &parent)
 }
 
-/// How many prefill servers a client names: several lines are one each, one line is a list.
+/// Counts the prefill servers that a client names: each of several lines is one, a single line is a comma-separated
+/// list.
 fn candidates(headers: &HeaderMap) -> i64 {
     let lines: Vec<&HeaderValue> = headers.get_all("x-prefiller-host-port").iter().collect();
     let count = match lines[..] {

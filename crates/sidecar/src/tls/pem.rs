@@ -1,4 +1,4 @@
-//! What PEM files hold.
+//! Reads certificates and keys from PEM.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{TlsError, provider};
 
-/// A file and what it held when it was read.
+/// A file and its contents when it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct File {
     pub(super) path: PathBuf,
@@ -27,7 +27,7 @@ impl File {
         PrivateKeyDer::from_pem_slice(&self.bytes).map_err(|_| self.lacks("private key"))
     }
 
-    /// The certificates as those of authorities.
+    /// Returns the certificates as a set of trusted authorities.
     pub(super) fn authorities(&self) -> Result<Arc<RootCertStore>, TlsError> {
         let mut authorities = RootCertStore::empty();
         for certificate in self.certificates()? {
@@ -43,7 +43,7 @@ impl File {
     }
 }
 
-/// Puts a certificate chain and its key together, and checks that they belong to each other.
+/// Combines a certificate chain with its key, and checks that they match.
 pub(super) fn pair(certificates: &File, key: &File) -> Result<Arc<CertifiedKey>, TlsError> {
     CertifiedKey::from_der(certificates.certificates()?, key.key()?, &provider())
         .map(Arc::new)

@@ -1,4 +1,4 @@
-//! What is made of files, and made anew when they change.
+//! A value that is made of files, and made again when they change.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -8,21 +8,21 @@ use std::time::Duration;
 use super::TlsError;
 use super::pem::File;
 
-/// How often files are looked at.
+/// The time between two looks at the files.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The bytes of one file that are read. Bundles of all authorities of the web have a fifth of it.
+/// The most bytes that are read of one file. A bundle of all authorities of the web has a fifth of that.
 const MAX_FILE: u64 = 1 << 20;
 
-/// A value made of files, which are read again once a second for as long as this lives.
+/// A value made of files, which are reread once a second while this exists.
 ///
-/// The files' contents count and not their times: platforms replace mounted secrets by turning symbolic links.
+/// Contents are compared, not times: platforms replace mounted secrets by changing symbolic links.
 pub(super) struct Renewed<T>(Arc<Shared<T>>);
 
 struct Shared<T> {
     current: RwLock<Arc<T>>,
     paths: Vec<PathBuf>,
-    /// What was read the last time, whether or not something could be made of it.
+    /// The files as last read, valid or not; `None` if they could not be read.
     seen: Mutex<Option<Vec<File>>>,
     make: Make<T>,
 }
@@ -30,7 +30,8 @@ struct Shared<T> {
 type Make<T> = Box<dyn Fn(&[File]) -> Result<T, TlsError> + Send + Sync>;
 
 impl<T: Send + Sync + 'static> Renewed<T> {
-    /// Reads the files and makes the value, within a tokio runtime. `make` gets them in the order of their paths.
+    /// Reads the files and makes the value. Must be called within a tokio runtime. `make` gets the files in the order
+    /// of their paths.
     pub(super) fn load(
         paths: Vec<PathBuf>,
         make: impl Fn(&[File]) -> Result<T, TlsError> + Send + Sync + 'static,
@@ -50,7 +51,7 @@ impl<T: Send + Sync + 'static> Renewed<T> {
                     let Some(shared) = weak.upgrade() else {
                         return;
                     };
-                    // Files may be on a network's disk that does not answer.
+                    // The files may be on a network disk that does not respond.
                     let _ = tokio::task::spawn_blocking(move || shared.renew()).await;
                 }
             });
@@ -63,7 +64,7 @@ impl<T: Send + Sync + 'static> Renewed<T> {
         current.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads the files now, and makes the value anew if they have changed. The old one stays where that fails.
+    /// Rereads the files at once, and makes the value again if they have changed. If that fails the old value stays.
     pub(super) fn renew(&self) {
         self.0.renew();
     }
@@ -78,7 +79,7 @@ impl<T> Shared<T> {
                 let made = (self.make)(&files);
                 (Some(files), made)
             }
-            // A file that is not there is like any other contents: told of once.
+            // A missing file is logged once, like invalid contents.
             Err(_) if seen.is_none() => return,
             Err(wrong) => (None, Err(wrong)),
         };

@@ -1,4 +1,4 @@
-//! TLS with clients.
+//! TLS for clients.
 
 use std::io;
 use std::sync::Arc;
@@ -18,26 +18,27 @@ use super::renewed::Renewed;
 use super::{ALPN, TlsError, VERSIONS, provider};
 use crate::settings::ServingTls;
 
-/// How long a client may take to agree on TLS.
+/// The time limit for a client's TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The certificates that clients are shown, and those that they have to show.
+/// The reloaded TLS configuration for clients.
 pub(crate) struct Serving(Renewed<ServerConfig>);
 
-/// Why a client does not get in.
+/// A reason why a client's TLS handshake failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum AcceptError {
-    /// The client does not agree on TLS: it speaks another protocol or version, or has no certificate that is accepted.
+    /// The handshake failed: the client speaks another protocol or version, or has no accepted certificate.
     #[error("the client does not agree on TLS: {0}")]
     Handshake(#[source] io::Error),
-    /// The client takes too long.
+    /// The handshake took too long.
     #[error("the client does not agree on TLS within {0:?}")]
     Timeout(Duration),
 }
 
 impl Serving {
-    /// Reads the certificates, within a tokio runtime; without a folder it makes a certificate that it signs itself.
+    /// Loads the certificates. Must be called within a tokio runtime. Without a folder, a self-signed certificate is
+    /// created.
     ///
     /// # Errors
     /// [`TlsError`].
@@ -51,7 +52,7 @@ impl Serving {
         Renewed::load(paths, move |files| config(signed, files)).map(Self)
     }
 
-    /// Agrees on TLS with a client, under the certificates of now.
+    /// Performs the handshake with a client, using the current certificates.
     ///
     /// # Errors
     /// [`AcceptError`].
@@ -63,14 +64,14 @@ impl Serving {
         }
     }
 
-    /// Reads the files now, in place of within a second. What has changed and cannot be used is logged and changes nothing.
+    /// Rereads the files at once instead of within a second. Changed files that cannot be used are logged and ignored.
     pub(crate) fn renew(&self) {
         self.0.renew();
     }
 }
 
-/// The settings for clients. The files are a certificate and its key, if it is `signed` by somebody else, and then the
-/// clients' authorities, if they have to have one.
+/// Creates the configuration for clients. If `signed`, the first two files are a certificate and its key; otherwise a
+/// self-signed certificate is created. A further file has the authorities for client certificates.
 fn config(signed: bool, files: &[File]) -> Result<ServerConfig, TlsError> {
     let (key, authorities) = match files {
         [certificates, key, rest @ ..] if signed => (pem::pair(certificates, key)?, rest),
@@ -93,7 +94,7 @@ fn config(signed: bool, files: &[File]) -> Result<ServerConfig, TlsError> {
     Ok(config)
 }
 
-/// A certificate that says nothing about who shows it: its clients do not check it.
+/// Creates a certificate without an identity, for clients that do not check it.
 fn self_signed() -> Result<Arc<CertifiedKey>, TlsError> {
     let made = rcgen::generate_simple_self_signed(["localhost".to_string()])?;
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());

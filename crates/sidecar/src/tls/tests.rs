@@ -60,7 +60,7 @@ impl Authority {
         ServingTls { folder: Some(self.folder.path().into()), client_ca: None }
     }
 
-    /// Trusts this authority and shows nothing.
+    /// Returns settings that trust this authority, without a client certificate.
     fn trusted(&self) -> UpstreamTls {
         UpstreamTls { ca: Some(self.path("ca.crt")), ..UpstreamTls::default() }
     }
@@ -72,7 +72,7 @@ fn first(path: &Path) -> Vec<u8> {
     file.certificates().unwrap()[0].to_vec()
 }
 
-/// What both sides agree on.
+/// The result of a handshake.
 #[derive(Debug, PartialEq, Eq)]
 struct Agreed {
     version: ProtocolVersion,
@@ -80,7 +80,7 @@ struct Agreed {
     client: Option<Vec<u8>>,
 }
 
-/// Has a client talk to a server, and returns what they agree on, or what either of them says.
+/// Performs a handshake between a client and a server. Returns what they agree on, or the error of either.
 async fn talk(serving: &Serving, config: Arc<ClientConfig>) -> Result<Agreed, String> {
     let (near, far) = tokio::io::duplex(1 << 16);
     let server = async {

@@ -1,4 +1,4 @@
-//! TLS with servers.
+//! TLS for servers.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,22 +14,22 @@ use super::{ALPN, TlsError, VERSIONS, provider};
 use crate::Role;
 use crate::settings::UpstreamTls;
 
-/// How servers' certificates are checked, and what servers are shown.
+/// The reloaded TLS configurations for servers.
 pub(crate) struct Upstream(Renewed<Trust>);
 
-/// What the files say, and the settings that are made of it when a server needs them.
+/// The contents of the files, and the configurations made of them on first use.
 struct Trust {
     builder: ConfigBuilder<ClientConfig, WantsVerifier>,
-    /// `None` are the system's authorities.
+    /// `None` uses the system's authorities.
     authorities: Option<Arc<RootCertStore>>,
     client: Option<Arc<CertifiedKey>>,
-    /// Whether any certificate will do: of prefill and of decode servers.
+    /// Whether to accept any certificate, of prefill and of decode servers.
     skip: [bool; 2],
     configs: [OnceLock<Arc<ClientConfig>>; 2],
 }
 
 impl Upstream {
-    /// Reads the files that the settings name, within a tokio runtime.
+    /// Loads the files that the settings name. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// [`TlsError`].
@@ -44,26 +44,26 @@ impl Upstream {
         Renewed::load(paths, move |files| Trust::read(own, skip, files)).map(Self)
     }
 
-    /// Returns the settings for servers of this role, as of now.
+    /// Returns the current configuration for servers of this role.
     #[must_use]
     pub(crate) fn config(&self, role: Role) -> Arc<ClientConfig> {
         let trust = self.0.current();
-        let place = match role {
+        let index = match role {
             Role::Prefill => 0,
             Role::Decode => 1,
         };
-        trust.configs[place].get_or_init(|| Arc::new(trust.config(place))).clone()
+        trust.configs[index].get_or_init(|| Arc::new(trust.config(index))).clone()
     }
 
-    /// Reads the files now, in place of within a second. What has changed and cannot be used is logged and changes nothing.
+    /// Rereads the files at once instead of within a second. Changed files that cannot be used are logged and ignored.
     pub(crate) fn renew(&self) {
         self.0.renew();
     }
 }
 
 impl Trust {
-    /// The files are the servers' authorities, if they are the operator's `own`, and then a certificate and its key, if
-    /// there is one.
+    /// Parses the files. If `own`, the first one has the authorities for servers. Two further files are a client
+    /// certificate and its key.
     fn read(own: bool, skip: [bool; 2], files: &[File]) -> Result<Self, TlsError> {
         let (authorities, client) = match files {
             [file, rest @ ..] if own => (Some(file.authorities()?), rest),
@@ -82,9 +82,9 @@ impl Trust {
         })
     }
 
-    fn config(&self, place: usize) -> ClientConfig {
+    fn config(&self, index: usize) -> ClientConfig {
         let builder = self.builder.clone();
-        let builder = if self.skip[place] {
+        let builder = if self.skip[index] {
             let any = Arc::new(AnyServer(provider()));
             builder.dangerous().with_custom_certificate_verifier(any)
         } else {
@@ -100,8 +100,8 @@ impl Trust {
     }
 }
 
-/// The authorities that the operating system trusts: operators add their own there. They are read once, when the first
-/// server needs them, and its connection waits for some milliseconds.
+/// Returns the authorities that the operating system trusts, to which operators can add their own. They are read once,
+/// when the first server needs them; that delays its connection by some milliseconds.
 fn system_authorities() -> Arc<RootCertStore> {
     static SYSTEM: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     let read = || {
@@ -117,7 +117,7 @@ fn system_authorities() -> Arc<RootCertStore> {
     SYSTEM.get_or_init(read).clone()
 }
 
-/// Takes any certificate, of a server that proves to have its key.
+/// Accepts any certificate of a server that proves possession of its key.
 #[derive(Debug)]
 struct AnyServer(Arc<CryptoProvider>);
 

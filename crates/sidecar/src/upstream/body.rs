@@ -13,7 +13,7 @@ use super::connection::Connection;
 use super::pool::Place;
 use crate::exchange::Trouble;
 
-/// The body of a request to a server: what is here already, then what still comes from the client.
+/// The body of a request to a server: bytes that have arrived, followed by those that the client still sends.
 pub(crate) struct Outgoing {
     here: Bytes,
     rest: Option<Incoming>,
@@ -23,48 +23,48 @@ pub(crate) struct Outgoing {
 
 type Check = Box<dyn FnMut(Option<&[u8]>) -> Result<(), Trouble> + Send>;
 
-/// Why no more of a request's body is sent.
+/// A reason why the rest of a request's body is not sent.
 #[derive(Debug, Error)]
 pub(crate) enum BodyError {
     #[error("it broke off: {0}")]
     Broken(#[from] hyper::Error),
-    /// A client is not to send this.
+    /// The body contains what clients must not send.
     #[error("{}", .0.message)]
     Refused(Trouble),
 }
 
 impl Outgoing {
-    /// No body.
+    /// Creates an empty body.
     #[must_use]
     pub(crate) const fn empty() -> Self {
         Self::whole(Bytes::new())
     }
 
-    /// All of a body.
+    /// Creates a body that has arrived completely.
     #[must_use]
     pub(crate) const fn whole(here: Bytes) -> Self {
         Self { here, rest: None, check: None }
     }
 
-    /// Whether all of it is here.
+    /// Returns whether the whole body has arrived.
     pub(crate) const fn is_whole(&self) -> bool {
         self.rest.is_none()
     }
 
-    /// A copy, where no more of it comes.
+    /// Copies the body if it has arrived completely.
     pub(super) fn copy(&self) -> Option<Self> {
         let whole = self.rest.as_ref().is_none_or(Body::is_end_stream);
         whole.then(|| Self::whole(self.here.clone()))
     }
 
-    /// The beginning of a body, whose rest still comes.
+    /// Creates a body of which the beginning has arrived.
     #[must_use]
     pub(crate) const fn streamed(here: Bytes, rest: Incoming) -> Self {
         Self { here, rest: Some(rest), check: None }
     }
 
-    /// A body that still comes, of which nothing is sent before this was asked about it: about each piece, and about nothing at
-    /// the end.
+    /// Creates a body that is checked while it is forwarded. `check` is called with each piece before the piece is
+    /// sent, and with `None` at the end.
     pub(crate) fn checked(
         rest: Incoming,
         check: impl FnMut(Option<&[u8]>) -> Result<(), Trouble> + Send + 'static,
@@ -91,7 +91,8 @@ impl Body for Outgoing {
             if let Some(data) = data {
                 ask(Some(data)).map_err(BodyError::Refused)?;
             }
-            // Nobody asks for more than was announced: its end is known with its last piece, which is sent if nothing is missing.
+            // hyper does not poll past an announced length, so the end is detected together with the last piece. The
+            // final check then runs before that piece is sent.
             if data.is_none() || rest.is_end_stream() {
                 ask(None).map_err(BodyError::Refused)?;
                 *check = None;
@@ -119,34 +120,35 @@ impl Body for Outgoing {
     }
 }
 
-/// The body of a server's answer. At its end the connection is kept for the next request; dropped before, it is closed.
+/// The body of a server's answer. Reading it to its end returns the connection to the pool; dropping it earlier closes
+/// the connection.
 pub(crate) struct Answer {
     body: Incoming,
     kept: Option<(Connection, Place)>,
 }
 
 impl Answer {
-    /// The answer that came by a connection. Its extensions say from where.
+    /// Wraps an answer received on a connection, whose peer address goes into the answer's extensions.
     pub(super) fn of(mut response: Response<Incoming>, connection: Connection, place: Place) -> Response<Self> {
         response.extensions_mut().insert(connection.peer);
         let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         response.map(|body| {
             let mut answer = Self { body, kept: Some((connection, place)) };
             if !upgraded {
-                answer.keep_if_over();
+                answer.pool_if_ended();
             }
             answer
         })
     }
 
-    /// Lets the connection go its own way, as after an upgrade.
+    /// Leaves the connection to a task of its own, as needed after an upgrade.
     pub(crate) fn detach(mut self) {
         if let Some((connection, _)) = self.kept.take() {
             connection.detach();
         }
     }
 
-    fn keep_if_over(&mut self) {
+    fn pool_if_ended(&mut self) {
         if self.body.is_end_stream()
             && let Some((connection, place)) = self.kept.take()
         {
@@ -165,7 +167,7 @@ impl Body for Answer {
         }
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         match &frame {
-            Some(Ok(_)) => self.keep_if_over(),
+            Some(Ok(_)) => self.pool_if_ended(),
             None => {
                 if let Some((connection, place)) = self.kept.take() {
                     place.put(connection);

@@ -1,4 +1,4 @@
-//! A connection to a server, driven by whoever waits for an answer on it.
+//! A connection to a server, driven by the task that waits for an answer on it.
 //!
 //! A request and its answer pass between two sockets within one task: no other task has to be woken for each piece, and
 //! dropping the request closes the connection at once.
@@ -18,18 +18,18 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::Outgoing;
 use crate::socket::Peer;
 
-/// Headers that a server's answer may have.
+/// The most headers that a server's answer may have.
 const MOST_HEADERS: usize = 256;
 
 pub(super) struct Connection {
     sender: SendRequest<Outgoing>,
     pub(super) peer: Peer,
-    /// What reads and writes the socket; gone once it has ended.
+    /// The future that reads and writes the socket; `None` once the connection has ended.
     driver: Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>,
 }
 
 impl Connection {
-    /// Begins HTTP/1.1 on a stream.
+    /// Starts HTTP/1.1 on a stream.
     pub(super) async fn new<T: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         stream: T,
         peer: Peer,
@@ -42,10 +42,10 @@ impl Connection {
         Ok(Self { sender, peer, driver: Some(Box::pin(driver.with_upgrades())) })
     }
 
-    /// Whether it can take a request: not so if the server has closed it, or the last request is still being sent though it is
-    /// answered.
+    /// Returns whether the connection can take a request. It cannot if the server has closed it, or if the last request
+    /// is still being sent though it has been answered.
     pub(super) fn is_ready(&mut self) -> bool {
-        // Whoever sends the next request asks again.
+        // No waker is needed: sending the next request polls again.
         let mut cx = Context::from_waker(Waker::noop());
         self.drive(&mut cx);
         matches!(self.sender.poll_ready(&mut cx), Poll::Ready(Ok(())))
@@ -68,12 +68,12 @@ impl Connection {
         .await
     }
 
-    /// Reads and writes what can be read and written.
+    /// Reads and writes as far as possible without blocking.
     pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
         drive(&mut self.driver, cx);
     }
 
-    /// Lets a task of its own read and write until the end, as after an upgrade.
+    /// Spawns a task that drives the connection to its end, as needed after an upgrade.
     pub(super) fn detach(self) {
         if let Some(driver) = self.driver {
             tokio::spawn(driver);
@@ -82,7 +82,7 @@ impl Connection {
 }
 
 fn drive(driver: &mut Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>, cx: &mut Context<'_>) {
-    // An error reaches whoever waits for an answer by itself.
+    // hyper reports an error to the waiting request as well, so it can be ignored here.
     if driver.as_mut().is_some_and(|driver| driver.as_mut().poll(cx).is_ready()) {
         *driver = None;
     }

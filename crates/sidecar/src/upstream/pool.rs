@@ -1,4 +1,4 @@
-//! Idle connections, the latest used first.
+//! Idle connections; the most recently used one is taken first.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -8,9 +8,9 @@ use super::connection::Connection;
 use crate::Role;
 use crate::target::ServerUrl;
 
-/// How long a connection is kept without a request. uvicorn, and so vLLM and SGLang, closes idle ones after 5 s: a request that
-/// meets the closing would be lost.
-const KEPT: Duration = Duration::from_secs(4);
+/// The time that an idle connection is kept. uvicorn, and so vLLM and SGLang, closes idle connections after 5 s: a
+/// request sent at that moment would be lost.
+const IDLE_TIME: Duration = Duration::from_secs(4);
 
 type Idle = Mutex<VecDeque<(Connection, Instant)>>;
 
@@ -21,26 +21,26 @@ pub(super) struct Pools {
     servers: Arc<Mutex<Table>>,
 }
 
-/// Where a connection is kept.
+/// The pool of one server's idle connections.
 pub(super) struct Place {
     idle: Arc<Idle>,
     most: usize,
 }
 
 impl Pools {
-    /// Begins without any. To be called within a tokio runtime.
+    /// Creates empty pools and starts the task that closes idle connections. Must be called within a tokio runtime.
     pub(super) fn new(most: usize) -> Self {
         let servers = Arc::default();
         sweep(&servers);
         Self { most, servers }
     }
 
-    /// Begins without any, as one of so many.
+    /// Creates empty pools for one of `of` runtimes.
     pub(super) fn apart(&self, of: usize) -> Self {
         Self::new(self.most.div_ceil(of))
     }
 
-    pub(super) fn place(&self, role: Role, url: &ServerUrl) -> Place {
+    pub(super) fn of_server(&self, role: Role, url: &ServerUrl) -> Place {
         let mut servers = lock(&self.servers);
         let key = (role, url.clone());
         let idle = servers.entry(key).or_default().clone();
@@ -48,18 +48,19 @@ impl Pools {
     }
 }
 
-/// Closes connections that are idle for too long, and forgets servers without any, for as long as there is a table.
+/// Starts a task that closes connections idle for too long and forgets servers without connections. It ends when the
+/// table is dropped.
 fn sweep(servers: &Arc<Mutex<Table>>) {
     let servers = Arc::downgrade(servers);
     tokio::spawn(async move {
         loop {
-            tokio::time::sleep(KEPT).await;
+            tokio::time::sleep(IDLE_TIME).await;
             let Some(servers) = Weak::upgrade(&servers) else {
                 return;
             };
             lock(&servers).retain(|_, idle| {
                 let mut connections = lock(idle);
-                connections.retain(|(_, since)| since.elapsed() < KEPT);
+                connections.retain(|(_, since)| since.elapsed() < IDLE_TIME);
                 !connections.is_empty() || Arc::strong_count(idle) > 1
             });
         }
@@ -67,11 +68,11 @@ fn sweep(servers: &Arc<Mutex<Table>>) {
 }
 
 impl Place {
-    /// Takes a connection that was open when it was last looked at.
+    /// Takes the most recently used connection that is still open.
     pub(super) fn take(&self) -> Option<Connection> {
         loop {
             let (mut connection, since) = lock(&self.idle).pop_back()?;
-            if since.elapsed() < KEPT && connection.is_ready() {
+            if since.elapsed() < IDLE_TIME && connection.is_ready() {
                 return Some(connection);
             }
         }
@@ -88,7 +89,8 @@ impl Place {
     }
 }
 
-/// A table whose holder has panicked is as good as before: entries are moved in and out whole.
+/// Locks a table. A panic of an earlier holder is ignored: entries are moved in and out whole, so the table is
+/// consistent.
 fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }

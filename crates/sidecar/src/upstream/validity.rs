@@ -1,10 +1,10 @@
-//! What the head of a server's answer may not say, beyond what hyper's parser refuses: where two readers could disagree about
-//! the answer's end, or what follows is another protocol than was asked for.
+//! Checks the head of a server's answer beyond what hyper's parser refuses. It rejects answers on whose end two readers
+//! could disagree, and switches to a protocol that was not asked for.
 
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
-/// What is wrong with an answer. `asked` is the protocol that its request has asked for.
+/// Returns what is wrong with an answer's head. `asked` is the `Upgrade` header of its request.
 pub(super) fn fault<B>(response: &Response<B>, asked: Option<&HeaderValue>) -> Option<&'static str> {
     let headers = response.headers();
     if response.status() == StatusCode::SWITCHING_PROTOCOLS && !switches_as_asked(headers, asked) {
@@ -24,7 +24,7 @@ pub(super) fn fault<B>(response: &Response<B>, asked: Option<&HeaderValue>) -> O
     (!chunked).then_some("it has another Transfer-Encoding than chunked")
 }
 
-/// Whether the server switches to nothing but protocols that were asked for.
+/// Returns whether all protocols that the server switches to were asked for.
 fn switches_as_asked(headers: &HeaderMap, asked: Option<&HeaderValue>) -> bool {
     let Some(asked) = asked else { return false };
     let mut protocols = headers.get_all(UPGRADE).iter().flat_map(items).peekable();

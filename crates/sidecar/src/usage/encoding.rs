@@ -1,4 +1,4 @@
-//! Undoes the compression of an answer, as its bytes arrive.
+//! Decompresses an answer as its bytes arrive.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use http::HeaderValue;
 
 use super::Undecodable;
 
-/// Decodes `gzip` and `deflate`. Others are not decoded: servers were asked for none at all.
+/// A decoder for `gzip` and `deflate`. Other encodings are not supported: servers were asked for none at all.
 pub(crate) enum Decoder {
     Identity,
     Gzip(MultiGzDecoder<Vec<u8>>),
@@ -16,7 +16,7 @@ pub(crate) enum Decoder {
 }
 
 impl Decoder {
-    /// The decoder of a `Content-Encoding`, where there is one.
+    /// Returns the decoder for a `Content-Encoding`, or `None` if it is not supported.
     pub(crate) fn new(encoding: &HeaderValue) -> Option<Self> {
         let encoding = encoding.to_str().ok()?.trim().to_ascii_lowercase();
         Some(match &*encoding {
@@ -28,7 +28,7 @@ impl Decoder {
     }
 
     pub(crate) fn feed(&mut self, bytes: &Bytes) -> Result<Bytes, Undecodable> {
-        // What a decoder holds back inside itself comes out at a flush.
+        // The flush makes the decoder give out all that it can decode so far.
         let written = match self {
             Self::Identity => return Ok(bytes.clone()),
             Self::Gzip(decoder) => decoder.write_all(bytes).and_then(|()| decoder.flush()),

@@ -1,4 +1,4 @@
-//! What must hold of any answer, however it is cut: its number of cached tokens changes, and nothing else.
+//! The slow oracle of rewritten answers: however an answer is cut, only its number of cached tokens changes.
 
 use std::io::Write;
 
@@ -12,13 +12,13 @@ use super::{CachedTokens, Rewriter, Undecodable};
 use crate::json::Object;
 use crate::json::oracle::members;
 
-/// Rewrites an answer that comes in these pieces, of this content type.
+/// Checks the rewriting of an answer that arrives in these pieces with this content type.
 ///
 /// # Panics
-/// Where another answer comes of it than of the whole bytes or of the compressed ones, or more changes than the number.
+/// Panics if the result differs from that of the whole or the compressed answer, or if more changes than the number.
 pub(crate) fn check(content_type: &'static str, pieces: &[&[u8]]) {
     let body = pieces.concat();
-    // Any answer may be a prefill server's, too.
+    // The same answer also serves as the prefill server's.
     let cached = match Object::parse(body.clone().into()) {
         Ok(answer) => CachedTokens::of(&answer),
         Err(_) => CachedTokens("7".into()),
@@ -55,10 +55,10 @@ pub(crate) fn check(content_type: &'static str, pieces: &[&[u8]]) {
     }
 }
 
-/// Rewrites an answer whose bytes are compressed, or ought to be.
+/// Checks the rewriting of an answer whose bytes may be validly compressed.
 ///
 /// # Panics
-/// Where another answer comes of these pieces than of the whole bytes.
+/// Panics if the result differs from that of the whole answer.
 pub(crate) fn check_compressed(encoding: &'static str, pieces: &[&[u8]]) {
     let cached = CachedTokens("7".into());
     let rewritten = |pieces: &[&[u8]]| rewrite(&cached, "application/json", encoding, pieces);
@@ -84,7 +84,7 @@ fn rewrite(
     Ok(out)
 }
 
-/// Compares member by member what an answer says that has been rewritten.
+/// Compares an answer before and after rewriting, member by member.
 fn same_but_for_the_number(before: &[u8], after: &[u8], cached: &CachedTokens) {
     let object = |text: &[u8], key: &str| {
         let value = members(text)?.remove(key)?;
@@ -104,7 +104,7 @@ fn same_but_for_the_number(before: &[u8], after: &[u8], cached: &CachedTokens) {
     }
 }
 
-/// Checks an object of counts.
+/// Checks an object of token counts.
 fn has_the_number(before: &str, after: &str, CachedTokens(cached): &CachedTokens) {
     let counts = members(before.as_bytes()).expect("counts are an object");
     let has = |key| counts.contains_key(key);
@@ -119,7 +119,7 @@ fn has_the_number(before: &str, after: &str, CachedTokens(cached): &CachedTokens
     assert_eq!(number, **cached);
 }
 
-/// Checks that all members but one of an object are what they were, and returns that one as it is now.
+/// Checks that all members except one are unchanged, and returns the new value of that one.
 fn one_differs(before: &[u8], after: &[u8], key: &str) -> String {
     let mut before = members(before).expect("an object");
     let mut after = members(after).expect("an object stays one");

@@ -20,7 +20,7 @@ fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         .collect()
 }
 
-/// The whole answer, fed in pieces that end at `cuts`.
+/// Feeds an answer in pieces that end at `cuts`, and returns the whole result.
 fn through(rewriter: &mut Rewriter, body: &[u8], cuts: &[usize]) -> Result<Vec<u8>, Undecodable> {
     let mut out = Vec::new();
     let mut from = 0;

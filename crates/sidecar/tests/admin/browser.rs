@@ -1,4 +1,4 @@
-//! A browser that tests drive, over the W3C WebDriver protocol.
+//! A browser under test control, over the W3C WebDriver protocol.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -13,13 +13,13 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
-/// How long anything in the browser may take.
+/// The time limit of every action in the browser.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const CHROMIUM: &str = "/usr/bin/chromium";
 const CHROMEDRIVER: &str = "/usr/bin/chromedriver";
 
-/// Starts chromedriver; the port that it has taken.
+/// Starts chromedriver and returns its port.
 fn driver() -> Option<(Child, u16)> {
     let mut driver = Command::new(CHROMEDRIVER)
         .arg("--port=0")
@@ -39,7 +39,7 @@ fn driver() -> Option<(Child, u16)> {
     Some((driver, port?))
 }
 
-/// A browser with one window. It ends when this is dropped.
+/// A browser with one window, which is closed when this is dropped.
 pub(crate) struct Browser {
     driver: Child,
     address: SocketAddr,
@@ -48,7 +48,7 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// Starts one; `None`, and says so, where it is not installed.
+    /// Starts a browser. If none is installed, says so and returns `None`.
     pub(crate) async fn start() -> Option<Self> {
         for file in [CHROMIUM, CHROMEDRIVER] {
             if !Path::new(file).exists() {
@@ -56,7 +56,7 @@ impl Browser {
                 return None;
             }
         }
-        // It takes one port for both versions of IP, and ends where that is free in one of them only.
+        // chromedriver needs a port that is free for both IP versions, and ends otherwise.
         let Some((driver, port)) = (0..20).find_map(|_| driver()) else {
             panic!("chromedriver finds no port");
         };
@@ -118,7 +118,7 @@ impl Browser {
         self.post("url", json!({ "url": url })).await;
     }
 
-    /// What a script returns.
+    /// Runs a script and returns its result.
     pub(crate) async fn script(&self, script: &str) -> Value {
         self.post("execute/sync", json!({"script": script, "args": []})).await
     }
@@ -132,7 +132,7 @@ impl Browser {
         }
     }
 
-    /// A command of the DevTools protocol.
+    /// Runs a command of the DevTools protocol.
     pub(crate) async fn devtools(&self, command: &str, parameters: Value) -> Value {
         self.post("goog/cdp/execute", json!({"cmd": command, "params": parameters})).await
     }
@@ -160,13 +160,13 @@ impl Browser {
         }
     }
 
-    /// What is in a log since the last look: `browser` is the console, `performance` has the requests.
+    /// Returns the new entries of a log: `browser` is the console, `performance` has the requests.
     pub(crate) async fn log(&self, kind: &str) -> Vec<Value> {
         let entries = self.post("se/log", json!({ "type": kind })).await;
         entries.as_array().expect("a list").clone()
     }
 
-    /// The URLs of all requests since the last look.
+    /// Returns the URLs of all requests since the last call.
     pub(crate) async fn requested(&self) -> Vec<String> {
         let entries = self.log("performance").await;
         let messages = entries.iter().map(|entry| {
@@ -179,7 +179,7 @@ impl Browser {
             .collect()
     }
 
-    /// A picture of the window, as PNG in base64.
+    /// Takes a picture of the window, as PNG in base64.
     pub(crate) async fn picture(&self) -> String {
         let picture = self.devtools("Page.captureScreenshot", json!({"format": "png"})).await;
         picture["data"].as_str().expect("a picture").into()
@@ -188,7 +188,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // The driver ends its browser when it is asked to shut down; killing it would leave the browser.
+        // When asked to shut down, the driver closes its browser. If it were killed, the browser would stay.
         let asked = std::net::TcpStream::connect_timeout(&self.address, PATIENCE).and_then(|mut stream| {
             use std::io::{Read, Write};
             stream.set_read_timeout(Some(PATIENCE))?;

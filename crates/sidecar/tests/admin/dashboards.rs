@@ -1,4 +1,4 @@
-//! The Grafana dashboard and the alert rules name metrics that there are.
+//! Checks that the Grafana dashboard and the alert rules use only existing metrics.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// The names of metrics in expressions.
+/// Returns the names of metrics in expressions.
 fn named(text: &str) -> BTreeSet<&str> {
     text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_' && letter != ':')
         .filter(|word| word.starts_with("transload_") || word.starts_with("vllm:"))
@@ -31,7 +31,7 @@ fn every_metric_that_is_named_is_exported() {
         .filter(|line| !line.starts_with('#'))
         .filter_map(|line| line.split(['{', ' ']).next())
         .collect();
-    // Documents speak of histograms by their family's name.
+    // Documents refer to histograms by the name of their family.
     let families: BTreeSet<_> =
         metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let connector = read("crates/python/python/transload/vllm/stats.py");
@@ -41,7 +41,7 @@ fn every_metric_that_is_named_is_exported() {
         assert!(names.len() >= 5, "{names:?}");
         for name in names {
             let known = match name.strip_prefix("vllm:transload_") {
-                // Counters of our connector are made by their bare name, and exported with `_total` after it.
+                // Our connector's counters are created without the suffix `_total` with which they are exported.
                 Some(rest) => {
                     let bare = rest.strip_suffix("_total").expect("a counter");
                     connector.contains(&format!("_counter(\"{bare}\", "))

@@ -121,7 +121,7 @@ async fn servers_are_asked_for_their_metrics_only_while_somebody_looks() {
     assert_eq!(transfers["servers"], json!(servers));
     let bytes = 84_934_600_000 * servers as u64;
     assert_eq!(transfers["bytes"]["quic"], json!(bytes));
-    // Each server was asked once in 5 s, however often somebody looked.
+    // Each server was asked once in 5 s, no matter how often the page was read.
     let rounds = 1 + began.elapsed().as_secs() as usize / 5;
     assert!(world.scrapes.load(Ordering::Relaxed) <= rounds * servers);
 }
@@ -137,7 +137,7 @@ async fn more_connections_than_there_is_room_for_wait() {
     let request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let last = rest.last_mut().expect("some");
     last.write_all(request).await.expect("it is sent");
-    // The first ones are served, again and again; the last one is once there is room.
+    // The first ones are served again and again. The last one is served once there is room.
     let mut answer = vec![0; 12];
     for _ in 0..5 {
         first.write_all(request).await.expect("it is sent");

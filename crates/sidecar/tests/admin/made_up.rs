@@ -12,7 +12,7 @@ use transload_sidecar::internal::admin::{Source, serve};
 use transload_sidecar::internal::observe::{FailureKind, Observer, Outcome, Path, Record, ServerState, ServerStatus};
 use transload_sidecar::{Role, ServerUrl, Target};
 
-/// What vLLM would say of our connector, of one server.
+/// The metrics of our connector as one vLLM server would serve them.
 const METRICS: &str = r#"# TYPE vllm:transload_bytes_total counter
 vllm:transload_bytes_total{engine="0",model_name="m",path="quic"} 8.49346e+10
 vllm:transload_bytes_total{engine="0",model_name="m",path="local"} 2.147483648e+10
@@ -26,7 +26,7 @@ pub(crate) struct World {
     pub(crate) observer: Observer,
     pub(crate) servers: Vec<ServerStatus>,
     pub(crate) ready: AtomicBool,
-    /// How often a server was asked for its metrics.
+    /// The number of requests for servers' metrics.
     pub(crate) scrapes: AtomicUsize,
     /// Whether servers have our connector.
     pub(crate) connector: bool,
@@ -54,7 +54,7 @@ impl Source for World {
     }
 }
 
-/// Nothing has happened, and no server is known.
+/// Returns a world without requests and servers.
 pub(crate) fn nothing() -> World {
     World {
         observer: Observer::new("sidecar", env!("CARGO_PKG_VERSION"), ago(11_532_000_000)),
@@ -66,7 +66,7 @@ pub(crate) fn nothing() -> World {
     }
 }
 
-/// A proxy in front of a few servers, after some minutes of mixed requests, some of which are under way.
+/// Returns a proxy in front of a few servers after some minutes of mixed requests, some of which are in flight.
 pub(crate) fn busy(requests: usize) -> World {
     let mut world = nothing();
     world.observer = Observer::new("proxy", env!("CARGO_PKG_VERSION"), ago(11_532_000_000));
@@ -91,7 +91,7 @@ pub(crate) fn busy(requests: usize) -> World {
     world
 }
 
-/// One request that began so many milliseconds ago; with `ends` it is over by now, else the record comes back.
+/// Makes a request that began `age` milliseconds ago. With `ends` it is over by now; otherwise its record is returned.
 fn request(world: &World, dice: &mut Dice, number: usize, age: u64, ends: bool) -> Option<Record> {
     let id = format!("{:016x}{:016x}", dice.next(), dice.next());
     let mut now = ago(age * 1000);
@@ -107,7 +107,7 @@ fn request(world: &World, dice: &mut Dice, number: usize, age: u64, ends: bool) 
         let all: Vec<_> = world.servers.iter().filter(|one| one.role == role && one.state == ServerState::Up).collect();
         all[dice.below(all.len() as u64) as usize].url.clone()
     });
-    // What happens, until now at most.
+    // The events of the request until now.
     let story = || -> Option<Outcome> {
         record.received(after(150 + dice.below(700))?);
         let kind = number % 23;
@@ -174,13 +174,13 @@ pub(crate) fn server(
     }
 }
 
-/// So many microseconds ago, or as early as this machine's clock goes.
+/// Returns the time this many microseconds ago, or the earliest that the clock can represent.
 pub(crate) fn ago(micros: u64) -> Instant {
     let now = Instant::now();
     now.checked_sub(Duration::from_micros(micros)).unwrap_or(now)
 }
 
-/// Numbers that look random and are the same each time.
+/// Reproducible random numbers.
 struct Dice(u64);
 
 impl Dice {

@@ -1,4 +1,4 @@
-//! The admin address: over HTTP, in a real browser, and as Prometheus and Grafana are told of it.
+//! Tests of the admin address: over HTTP, in a real browser, and against the Prometheus and Grafana documents.
 
 mod browser;
 mod dashboards;

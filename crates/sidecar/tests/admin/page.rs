@@ -15,7 +15,7 @@ const LIVE: &str = "document.body.dataset.live";
 /// The pictures of the guide: width, scheme, file.
 const PICTURES: [(u32, &str, &str); 3] =
     [(1280, "light", "sidecar.png"), (768, "dark", "sidecar-dark.png"), (360, "dark", "sidecar-phone.png")];
-/// Texts with less contrast to what is behind them than 4.5, and stages with less than 3 (WCAG 2.2, AA).
+/// A script that finds texts with a contrast below 4.5 and stages with one below 3 (WCAG 2.2, AA).
 const FAINT: &str = include_str!("faint.js");
 const NO_SCROLL: &str = "return document.documentElement.scrollWidth - document.documentElement.clientWidth";
 
@@ -58,7 +58,7 @@ async fn what_is_known_is_shown_at_each_width_and_in_light_and_dark() {
     let requested = browser.requested().await;
     assert!(requested.iter().any(|url| url.ends_with("/status")), "{requested:?}");
     for url in requested {
-        // The browser itself has pages of its own.
+        // Requests within the browser itself are allowed.
         let inside = url.starts_with("data:") || url.starts_with("chrome");
         assert!(inside || url.starts_with(&own), "{url}");
     }
@@ -79,7 +79,7 @@ async fn what_is_known_is_shown_at_each_width_and_in_light_and_dark() {
     let first_token = browser.script(axis).await;
     browser.script("document.getElementById('whole').click()").await;
     assert_ne!(browser.script(axis).await, first_token);
-    // A page that has lost its server says so and keeps what it knew.
+    // If the server is gone, the page says so and keeps showing what it last got.
     task.abort();
     browser.until(&format!("{LIVE} === 'stale'")).await;
     assert_eq!(browser.script(&format!("return {ROWS}")).await, json!(30 + world.going.len()));
@@ -106,7 +106,7 @@ async fn the_keyboard_reaches_each_requests_figures() {
     browser.key("ArrowDown").await;
     browser.key("ArrowDown").await;
     browser.until(&id(2)).await;
-    // One stop for the Tab key, however many rows there are.
+    // The table is a single stop for the Tab key, however many rows it has.
     let stops = "return document.querySelectorAll('#rows [tabindex=\"0\"]').length";
     assert_eq!(browser.script(stops).await, json!(1));
     let unnamed = "return [...document.querySelectorAll('button')].filter(one => !one.hidden && !(one.ariaLabel ?? one.textContent)).length";
@@ -166,7 +166,7 @@ async fn hostile_and_long_texts_stay_text_and_in_their_place() {
     assert_eq!(browser.log("browser").await, Vec::<serde_json::Value>::new());
 }
 
-/// Keeps a picture in the folder that `TRANSLOAD_PICTURES` names, if it does.
+/// Saves a picture in the folder that `TRANSLOAD_PICTURES` names, if it is set.
 async fn save(browser: &Browser, name: &str) {
     use base64::Engine;
     let Some(folder) = std::env::var_os("TRANSLOAD_PICTURES") else {

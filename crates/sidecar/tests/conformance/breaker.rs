@@ -1,4 +1,4 @@
-//! A server that is left alone after failures, and taken back once it begins to answer.
+//! Tests of a server that is left alone after failures and used again once it begins to answer.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ async fn a_prefill_server_is_taken_back_when_its_answer_begins() {
     let rig = Rig::start(&case).await;
     let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
     let breaks = || Leg { mute: true, end: End::Reset, ..Leg::default() };
-    // Its head comes, and the rest does not.
+    // The head arrives, but the rest of the answer does not.
     let begins = || Leg { cut: Some(1), end: End::Silence, ..answer() };
     let legs = [breaks(), breaks(), breaks(), begins(), answer()];
     prefill.play(legs.iter().map(|leg| play::script(&rig, leg)).collect());
@@ -34,7 +34,7 @@ async fn a_prefill_server_is_taken_back_when_its_answer_begins() {
     tokio::select! {
         _ = ask() => panic!("the prefill does not end"),
         () = async {
-            // Far fewer than fit into the pause after which it would be tried again anyway.
+            // These are far fewer requests than fit into the pause after which the server would be tried again anyway.
             for _ in 0..100 {
                 sleep(Duration::from_millis(5)).await;
                 match prefill.seen().len() {
@@ -62,7 +62,7 @@ async fn a_server_that_breaks_what_is_passed_through_is_left_alone() {
     breaking.play((0..8).map(|_| play::script(&rig, &breaks)).collect());
     other.play((0..8).map(|_| play::script(&rig, &answer())).collect());
     for _ in 0..8 {
-        // Half of the first ones break off.
+        // Half of the first answers break off.
         let _ = play::client(&rig, &case, &[]).await;
     }
     assert_eq!(breaking.seen().len(), 3, "it is left alone");
@@ -118,7 +118,7 @@ async fn a_prefill_that_is_costly_blames_no_server_that_is_well() {
     let rig = Rig::start(&case).await;
     let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
     let silent = || Leg { mute: true, end: End::Silence, ..Leg::default() };
-    // Each prefill takes too long. After the third the server is asked whether it is well, and says so.
+    // Each prefill times out. After the third the server is probed, and reports that it is well.
     let legs = [silent(), silent(), silent(), answer(), silent()];
     prefill.play(legs.iter().map(|leg| play::script(&rig, leg)).collect());
     let legs = (0..4).map(|_| play::script(&rig, &answer()));

@@ -1,4 +1,5 @@
-//! Cases as they are written down: what a client asks, what servers must see and answer, and what the client must see.
+//! The format of cases: the client's request, the servers' expected requests and their answers, and the client's
+//! expected answer.
 
 use serde::{Deserialize, Deserializer};
 
@@ -11,12 +12,13 @@ pub(crate) struct File {
     pub(crate) case: Vec<Case>,
 }
 
-/// One request of a client. `{prefill}`, `{prefill1}`, `{decode}` and `{sidecar}` stand for addresses in all texts.
+/// A request of a client, with the requests to servers that must follow and the answer that the client must get. In
+/// every text, `{prefill}`, `{prefill1}`, `{decode}` and `{sidecar}` stand for addresses.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Case {
     pub(crate) name: String,
-    /// Where the expectation is read from, if it is not plain.
+    /// The source of the expectation, if it is not obvious.
     #[allow(dead_code)]
     pub(crate) why: String,
     pub(crate) settings: Knobs,
@@ -24,39 +26,39 @@ pub(crate) struct Case {
     pub(crate) down: Vec<String>,
     /// Method and target.
     pub(crate) request: String,
-    /// The value of `x-prefiller-host-port`; empty is no such header.
+    /// The value of `x-prefiller-host-port`. If empty, the header is not sent.
     pub(crate) prefiller: String,
     /// Header lines besides `Host`, `Content-Type` and `x-prefiller-host-port`.
     pub(crate) headers: Vec<String>,
-    /// So many more, of 200 bytes each.
+    /// The number of additional header lines of 200 bytes each.
     pub(crate) padding: usize,
     pub(crate) content_type: String,
     pub(crate) body: Bytes,
     pub(crate) chunked: bool,
     pub(crate) trailers: Vec<String>,
-    /// It is no request that can be disaggregated, whatever its route: its id passes.
+    /// The request cannot be disaggregated, whatever its route, so its own id is forwarded.
     pub(crate) passed: bool,
     /// The client speaks HTTP/1.0 and names no host.
     pub(crate) old: bool,
-    /// The port of which rank it is sent to.
+    /// The rank whose port gets the request.
     pub(crate) rank: usize,
-    /// It is sent again for every way to part it and its answers in two.
+    /// Repeat the case for every way to split the request and its answers in two.
     pub(crate) splits: bool,
     /// The client waits for `100 Continue` before it sends the body.
     pub(crate) waits: bool,
-    /// The client leaves after so long.
+    /// The time after which the client leaves.
     pub(crate) leaves_ms: Option<u64>,
     /// Servers that notice that within 2 s.
     pub(crate) left: Vec<String>,
-    /// What is sent once the protocol is switched, and comes back.
+    /// Bytes that are sent after the protocol switch and echoed back.
     pub(crate) echo: Option<String>,
-    /// What the prefill servers see and answer, in order.
+    /// The requests that the prefill servers must see, and their answers, in order.
     pub(crate) prefill: Vec<Leg>,
     pub(crate) decode: Vec<Leg>,
     pub(crate) client: Seen,
 }
 
-/// How the settings differ from a plain sidecar's.
+/// The differences of the settings from those of a plain sidecar.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Knobs {
@@ -89,17 +91,18 @@ pub(crate) struct Knobs {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Leg {
-    /// Which server of its role.
+    /// The index of the server in its role.
     pub(crate) at: usize,
     /// Method and target; the client's, if not given.
     pub(crate) line: Option<String>,
-    /// Its body as JSON: what the client sent in that order and as it was written, and what was set anywhere in it.
+    /// The expected body as JSON: the client's members in their order and spelling, and anywhere in it the members that
+    /// were set.
     pub(crate) sees: Option<String>,
-    /// Its body; the client's, if neither is given.
+    /// The expected body; the client's, if neither is given.
     pub(crate) sees_bytes: Option<Bytes>,
-    /// Header lines that are there, and have no other value.
+    /// Header lines that must be present, with no other value.
     pub(crate) has: Vec<String>,
-    /// Headers that are not.
+    /// Headers that must be absent.
     pub(crate) lacks: Vec<String>,
     /// Trailers that came with it.
     pub(crate) sees_trailers: Vec<String>,
@@ -114,18 +117,18 @@ pub(crate) struct Leg {
     pub(crate) framing: Ends,
     pub(crate) gzip: bool,
     pub(crate) trailers: Vec<String>,
-    /// It has no body, whatever its head says.
+    /// The answer has no body, even if its head announces one.
     pub(crate) head_only: bool,
-    /// It says nothing at all.
+    /// The server sends nothing at all.
     pub(crate) mute: bool,
-    /// The connection ends before this byte of the body as it is on the wire.
+    /// The connection ends before this byte of the body as sent.
     pub(crate) cut: Option<usize>,
     pub(crate) end: End,
-    /// It answers before it has read the request's body.
+    /// The server answers before it reads the request's body.
     pub(crate) early: bool,
 }
 
-/// How an answer says where it ends.
+/// The framing of an answer's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Ends {
@@ -135,7 +138,7 @@ pub(crate) enum Ends {
     Close,
 }
 
-/// What the client must see.
+/// The answer that the client must get.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Seen {
@@ -147,9 +150,9 @@ pub(crate) struct Seen {
     pub(crate) json: Option<String>,
     /// The body is an error of this type.
     pub(crate) error: Option<String>,
-    /// What the body holds: `/a/0/b = 1`, or `/a = absent`.
+    /// Expected values in the body: `/a/0/b = 1`, or `/a = absent`.
     pub(crate) holds: Vec<String>,
-    /// What the data of each of its events hold, or are.
+    /// Expected values, or the whole data, of each of its events.
     pub(crate) events: Vec<Vec<String>>,
     /// The body does not matter.
     pub(crate) any_body: bool,

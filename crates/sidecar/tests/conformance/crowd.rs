@@ -1,4 +1,4 @@
-//! More clients than there is room for, and clients that take their time.
+//! More clients than the sidecar has room for, and slow clients.
 
 use std::process::Command;
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl Client {
         self.answer().await
     }
 
-    /// Whether the connection has ended without a word.
+    /// Returns whether the connection was closed without an answer.
     async fn is_closed(&mut self) -> bool {
         let read = timeout(PATIENCE, self.0.read(&mut [0; 1])).await;
         matches!(read, Ok(Ok(0) | Err(_)))
@@ -58,7 +58,7 @@ async fn a_further_client_takes_the_place_of_one_that_is_idle() {
     let mut busy = Client::connect(&rig).await;
     let mut idle = Client::connect(&rig).await;
     assert_eq!(idle.get("/health").await.status(), 200);
-    // The other one was idle for longer, but asks for something that takes its time.
+    // The busy client was idle for longer, but now has a request in flight.
     let asked = busy.send("GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n");
     asked.await.expect("it takes a request");
     while rig.decode[0].seen().is_empty() {
@@ -77,7 +77,7 @@ async fn a_body_that_trickles_is_given_up() {
     let head = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n{";
     client.send(head).await.expect("it takes a head");
     let trickling = async {
-        // Never silent for as long as is allowed.
+        // The client is never silent for as long as the limit.
         while client.send(" ").await.is_ok() {
             let answered = timeout(Duration::from_millis(20), client.0.read_u8()).await;
             if answered.is_ok() {
@@ -87,11 +87,11 @@ async fn a_body_that_trickles_is_given_up() {
         client.answer().await
     };
     let answer = timeout(PATIENCE, trickling).await.expect("it is given up");
-    // Its first letter is read already.
+    // The loop above has read its first letter.
     assert!(answer.first.starts_with("TTP/1.1 408"), "{answer:?}");
 }
 
-/// Runs in a process of its own, whose files others do not open.
+/// Runs in a separate process, so that no other test opens files.
 #[test]
 fn no_file_left_is_no_servers_failure() {
     const ALONE: &str = "TRANSLOAD_TEST_ALONE";
@@ -112,7 +112,7 @@ fn no_file_left_is_no_servers_failure() {
         rig.decode[0].play(answers);
         let mut client = Client::connect(&rig).await;
         assert_eq!(client.get("/health").await.status(), 200);
-        // Kept connections of probes end, and with them files come back.
+        // Idle connections of probes end, which frees file descriptors.
         sleep(Duration::from_secs(5)).await;
         let whole = getrlimit(Resource::Nofile);
         let none = Rlimit { current: Some(1), ..whole };

@@ -12,21 +12,21 @@ use tokio::task::JoinSet;
 
 use crate::wire::{self, Kind, Message};
 
-/// What a fake writes in answer to one request.
+/// The answer of a fake to one request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Script {
-    /// The wait before it.
+    /// The delay before the answer.
     pub(crate) delay: Duration,
     /// Head and body as they go over the wire.
     pub(crate) bytes: Vec<u8>,
-    /// Where the bytes are parted into several writes.
+    /// The positions at which the bytes are split into several writes.
     pub(crate) parts: Vec<usize>,
     pub(crate) end: End,
-    /// It is written before the request's body is read.
+    /// The answer is written before the request's body is read.
     pub(crate) early: bool,
 }
 
-/// What follows the bytes.
+/// What the fake does after it has written the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum End {
@@ -35,17 +35,18 @@ pub(crate) enum End {
     Keep,
     Close,
     Reset,
-    /// Nothing, until the peer leaves.
+    /// The fake sends nothing until the peer leaves.
     Silence,
-    /// Whatever the peer sends, until it leaves.
+    /// The fake sends back what the peer sends, until the peer leaves.
     Echo,
 }
 
-/// One server. It ends when it is dropped.
+/// A fake server. It stops when dropped.
 pub(crate) struct Fake {
     pub(crate) address: SocketAddr,
     state: Arc<Mutex<State>>,
-    /// Either it listens, or it keeps its port so that nobody else does.
+    /// The tasks that listen. A fake that refuses connections has instead a socket that reserves the port, so that no
+    /// other process listens there.
     _listening: Result<JoinSet<()>, TcpSocket>,
 }
 
@@ -57,12 +58,12 @@ struct State {
     dialled: usize,
     /// Peers that left while a script was silent.
     left: usize,
-    /// `GET /health` is a probe: it is answered and not remembered.
+    /// `GET /health` is a probe: it is answered but not recorded.
     probed: bool,
 }
 
 impl Fake {
-    /// Starts one at a port of loopback; 0 is any.
+    /// Starts a fake at a port of loopback. With 0 the system chooses the port.
     pub(crate) fn start(port: u16, probed: bool) -> io::Result<Self> {
         let socket = bind(port, true)?;
         let address = socket.local_addr()?;
@@ -73,13 +74,13 @@ impl Fake {
         Ok(Self { address, state, _listening: Ok(listening) })
     }
 
-    /// A port at which every connection is refused.
+    /// Reserves a port at which every connection is refused.
     pub(crate) fn refusing(port: u16) -> io::Result<Self> {
         let socket = bind(port, false)?;
         Ok(Self { address: socket.local_addr()?, state: Arc::default(), _listening: Err(socket) })
     }
 
-    /// Sets what it answers to the next requests, in order, and forgets those before.
+    /// Sets the answers to the next requests, in order, and discards the recorded requests.
     pub(crate) fn play(&self, scripts: Vec<Script>) {
         let mut state = lock(&self.state);
         state.scripts = scripts.into();
@@ -88,23 +89,23 @@ impl Fake {
         state.left = 0;
     }
 
-    /// The requests that it has seen.
+    /// The requests recorded since the last [`play`](Self::play).
     pub(crate) fn seen(&self) -> Vec<Message> {
         lock(&self.state).seen.clone()
     }
 
-    /// How many connections it has accepted.
+    /// The number of connections accepted since the last [`play`](Self::play).
     pub(crate) fn dialled(&self) -> usize {
         lock(&self.state).dialled
     }
 
-    /// How many peers have left while it was silent.
+    /// The number of peers that left while a script was silent.
     pub(crate) fn left(&self) -> usize {
         lock(&self.state).left
     }
 }
 
-/// Binds a port, though connections that have ended there are still remembered if it is to be used `again`.
+/// Binds a port. With `again` this succeeds even if closed connections of that port are in `TIME_WAIT`.
 fn bind(port: u16, again: bool) -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(again)?;
@@ -121,7 +122,7 @@ async fn accept(listener: TcpListener, state: Arc<Mutex<State>>) {
     while let Ok((stream, _)) = listener.accept().await {
         lock(&state).dialled += 1;
         let state = state.clone();
-        // A peer that breaks off has said all there is to say.
+        // An error of a peer needs no handling: it ends the connection.
         connections.spawn(async move {
             let _ = serve(stream, &state).await;
         });
@@ -130,7 +131,7 @@ async fn accept(listener: TcpListener, state: Arc<Mutex<State>>) {
 
 async fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    // Thousands of runs leave no connections that the system has to remember.
+    // Without lingering, thousands of runs leave no connections in the system's tables.
     stream.set_zero_linger()?;
     let mut stream = BufReader::new(stream);
     while let Some((first, headers)) = wire::read_head(&mut stream).await? {
@@ -152,7 +153,7 @@ async fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
             stream.get_mut().write_all(go_on).await?;
         }
         let script = lock(state).scripts.pop_front();
-        // The judge counts what was seen: one too many is found there.
+        // The judge counts requests and reports one too many.
         let script = script.unwrap_or_else(|| Script {
             bytes: b"HTTP/1.1 599 Not Expected\r\nContent-Length: 0\r\n\r\n".to_vec(),
             ..Script::default()

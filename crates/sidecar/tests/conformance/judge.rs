@@ -1,4 +1,4 @@
-//! What is right: every run is compared with its case, and with what holds for all.
+//! Compares every run with its case and with the rules that hold for all cases.
 
 use std::collections::BTreeSet;
 use std::io::Read as _;
@@ -27,7 +27,7 @@ const DISAGGREGATED: [&str; 6] = [
     "POST /generate",
 ];
 
-/// Everything that is wrong with a run.
+/// Returns all faults of a run.
 pub(crate) async fn judge(rig: &Rig, case: &Case, played: &Played) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut seen = Vec::new();
@@ -60,7 +60,7 @@ pub(crate) async fn judge(rig: &Rig, case: &Case, played: &Played) -> Vec<String
     wrong
 }
 
-/// The requests that a fake has seen, once those that are expected can be there.
+/// Returns the requests that a fake has seen, after waiting for the expected number.
 async fn settled(fake: &Fake, expected: usize) -> Vec<Message> {
     let until = Instant::now() + Duration::from_secs(3);
     loop {
@@ -105,7 +105,7 @@ fn judge_leg(rig: &Rig, case: &Case, message: &Message, leg: &Leg, rooms: &mut B
     wrong
 }
 
-/// On routes that are disaggregated both legs have one id that is not the client's; elsewhere it is the client's.
+/// Checks ids: on disaggregated routes both legs have one id that is not the client's; on others it is the client's.
 fn judge_ids(case: &Case, messages: &[&Message]) -> Vec<String> {
     let theirs = case.headers.iter().find_map(|line| line.strip_prefix("x-request-id: "));
     let ids: BTreeSet<_> = messages.iter().map(|message| message.all("x-request-id")).collect();
@@ -185,7 +185,7 @@ fn judge_client(rig: &Rig, case: &Case, played: &Played) -> Vec<String> {
     wrong
 }
 
-/// Whether an answer may break off at any byte, the first one too.
+/// Returns whether an answer may break off at any byte, even the first one.
 fn breaks_anywhere(expected: &Seen) -> bool {
     expected.cut && expected.body.is_none()
 }
@@ -249,7 +249,7 @@ fn judge_holds(expected: &[String], body: &str) -> Vec<String> {
     broken.map(|rule| format!("not {rule}: {body}")).collect()
 }
 
-/// An error as vLLM and llm-d write it.
+/// Checks an error in the form that vLLM and llm-d use.
 fn judge_error(status: u16, kind: &str, body: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(body);
     let good = serde_json::from_slice::<serde_json::Value>(body).is_ok_and(|error| {

@@ -1,7 +1,8 @@
 //! An independent judge of the engine: fakes on both sides, cases as data, hostile targets and malformed HTTP.
 //!
-//! A case says what a client asks, what prefill and decode servers must see and answer, and what the client must see. All of
-//! it is compared on the wire, by a reader of HTTP and JSON that shares nothing with the engine's.
+//! A case states the client's request, the requests that prefill and decode servers must get, their answers, and the
+//! answer that the client must get. All of these are compared on the wire, by readers of HTTP and JSON that share no
+//! code with the engine's.
 
 mod breaker;
 mod case;
@@ -26,10 +27,10 @@ use crate::case::{Case, File};
 use crate::fakes::Script;
 use crate::rig::Rig;
 
-/// How many ways to part a message are tried.
+/// The number of ways to split a message that are tried.
 const SPLITS: usize = 32;
 
-/// The cases of all files, named after their file; those only whose name holds `$CASE`.
+/// Reads the cases of all files, named after their file. With `$CASE`, only those whose name contains it.
 fn read() -> Vec<Case> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/conformance/cases");
     let mut files: Vec<_> =
@@ -74,7 +75,7 @@ async fn run(case: &Case) -> Vec<String> {
         return wrong;
     }
     for parts in variants(&rig, case) {
-        // A server that fails again and again is not asked any more: each variant has its own.
+        // A server that fails several times is not asked any more, so each variant has its own servers.
         let rig = Rig::start(case).await;
         let wrong = once(&rig, case, &parts).await;
         if !wrong.is_empty() {
@@ -84,16 +85,16 @@ async fn run(case: &Case) -> Vec<String> {
     Vec::new()
 }
 
-/// How a run's messages are parted.
+/// The way in which a run's messages are split.
 #[derive(Debug)]
 enum Parts {
     Request(Vec<usize>),
-    /// One answer of a role, by its place among that role's.
+    /// A prefill server's answer, by the index of its leg, split at this position.
     Prefill(usize, usize),
     Decode(usize, usize),
 }
 
-/// The request and each answer in two parts, at every position or at many of them.
+/// Splits the request and each answer in two, at every position or at many of them.
 fn variants(rig: &Rig, case: &Case) -> Vec<Parts> {
     let positions = |length: usize| (1..length).step_by((length / SPLITS).max(1));
     let (head, body) = play::request(rig, case);

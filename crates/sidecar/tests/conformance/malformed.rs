@@ -1,7 +1,8 @@
-//! What is not HTTP, or not quite, over the real listener: a clear refusal, the end of the connection, and nothing upstream.
+//! Malformed requests over the real listener. The sidecar must refuse each clearly, close the connection and send
+//! nothing to a server.
 //!
-//! Behind each row stands a request that is as it should be: where a row is read otherwise than it is meant, that one is found at a
-//! server.
+//! A well-formed request follows each row on the same connection. If the sidecar misreads where the row ends, a server
+//! gets that request.
 
 use std::time::Duration;
 
@@ -15,23 +16,23 @@ use crate::play;
 use crate::rig::Rig;
 use crate::wire::{self, Kind};
 
-/// A request that would be found at the decode server.
+/// A request that reaches the decode server if it is read.
 const HIDDEN: &[u8] = b"GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// The beginning of a disaggregated request.
 const POST: &str = "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nx-prefiller-host-port: {prefill}\r\nContent-Type: application/json\r\n";
 
-/// The table.
+/// The rows of `malformed.toml`.
 #[derive(Deserialize)]
 struct Table {
-    /// The headers of a disaggregated request, after its first ones, and its body.
+    /// The rest of a disaggregated request after [`POST`]: further headers and the body.
     posts: Vec<(String, u16, String)>,
     raw: Vec<(String, u16, String)>,
-    /// What is repeated how often, between a beginning and an end.
+    /// A beginning, a part, the number of its repetitions, and an end.
     large: Vec<(String, u16, String, String, usize, String)>,
 }
 
-/// Every row: its name, its status and its bytes.
+/// Returns every row's name, status and bytes.
 fn rows(rig: &Rig) -> Vec<(String, u16, Vec<u8>)> {
     let table: Table = toml::from_str(include_str!("malformed.toml")).expect("malformed.toml");
     let posts = table.posts.into_iter();
@@ -42,13 +43,13 @@ fn rows(rig: &Rig) -> Vec<(String, u16, Vec<u8>)> {
     all.map(|(name, status, text)| (name, status, play::latin1(&rig.fill(&text)))).collect()
 }
 
-/// Sends bytes in parts and tells what is wrong with what comes, which has to be this refusal and the connection's end.
+/// Sends bytes in parts. Returns an error unless the answer is a refusal with this status and the connection then ends.
 async fn refused(rig: &Rig, parts: &[&[u8]], status: u16) -> Result<(), String> {
     let stream = TcpStream::connect(rig.running.addresses()[0]).await;
     let (from, mut to) = tokio::io::split(stream.map_err(|why| why.to_string())?);
     let writing = async {
         for part in parts {
-            // It may be refused before it is whole.
+            // The sidecar may refuse the request before all of it is sent.
             if to.write_all(part).await.is_err() {
                 break;
             }
@@ -61,7 +62,7 @@ async fn refused(rig: &Rig, parts: &[&[u8]], status: u16) -> Result<(), String> 
         let answer = wire::read(&mut from, Kind::Answer).await.map_err(|why| why.to_string())?;
         let answer = answer.ok_or("there is no answer")?;
         let mut more = Vec::new();
-        // What is left unread may reset the connection.
+        // Bytes that the sidecar left unread may reset the connection.
         let _ = from.read_to_end(&mut more).await;
         let error: serde_json::Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         match () {
@@ -82,7 +83,7 @@ async fn refused(rig: &Rig, parts: &[&[u8]], status: u16) -> Result<(), String> 
     result.await.unwrap_or(Err("it waits".to_owned()))
 }
 
-/// What servers have noticed of it.
+/// Lists the requests and connections that servers have got.
 fn upstream(rig: &Rig) -> Vec<String> {
     let seen = rig.fakes().flat_map(|(name, fake)| {
         let seen = fake.seen().into_iter().map(|message| message.first);
@@ -113,7 +114,7 @@ async fn what_is_malformed_is_refused_and_no_server_sees_anything() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // The same eyes see what is as it should be.
+    // The check itself works: it sees a well-formed request.
     rig.decode[0].play(vec![good(&rig)]);
     let case = Case { request: "GET /hidden".to_owned(), ..Case::default() };
     let played = play::client(&rig, &case, &[]).await.expect("an answer");
@@ -140,7 +141,7 @@ async fn what_comes_before_a_malformed_request_is_answered_and_what_comes_after_
     assert_eq!(seen, ["GET /first HTTP/1.1"]);
 }
 
-/// Heads that stop before their end.
+/// Heads that stop before they are complete.
 const SLOW: &[&str] = &[
     "G",
     "GET / HTTP/1.1",
@@ -149,7 +150,7 @@ const SLOW: &[&str] = &[
     "GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n\r",
 ];
 
-/// Bodies that are read whole, and stop before their end.
+/// Bodies that the sidecar reads whole and that stop before they are complete.
 const STALLED: &[&str] = &[
     "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{",
     "POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
@@ -176,7 +177,7 @@ async fn requests_that_do_not_end_are_refused() {
         to.write_all(begin.as_bytes()).await.expect("it is taken");
         late(from).await;
     }
-    // Another byte now and then gives it no more time.
+    // A further byte now and then does not extend the time.
     let (from, mut to) = connect().await;
     let begin = b"GET / HTTP/1.1\r\nX: ";
     to.write_all(begin).await.expect("it is taken");

@@ -1,6 +1,8 @@
-//! JSON objects as their members' texts: slow, obvious, and with nothing of the engine's own reader.
+//! JSON objects as lists of members, each as its text. This is slow but simple, and shares no code with the sidecar's
+//! reader.
 
-/// What a proxy sets in a body. Where it differs from the client's it may stand anywhere, but once.
+/// The members that a proxy sets in a body. If one differs from the client's, it may be anywhere in the object, but
+/// only once.
 const SET: [&str; 11] = [
     "kv_transfer_params",
     "stream",
@@ -15,8 +17,8 @@ const SET: [&str; 11] = [
     "add_generation_prompt",
 ];
 
-/// Compares an object with what it must be: members that a proxy sets wherever they are, all others in the order in which
-/// they are expected, with the same texts. `<room>` stands for a number, which is returned.
+/// Compares an object with the expected one. Members that a proxy sets may be anywhere. All others must have the
+/// expected order and texts. `<room>` stands for a number, which is returned.
 pub(crate) fn compare(expected: &str, got: &[u8], sent: &[u8]) -> Result<Option<u64>, String> {
     let got = std::str::from_utf8(got).map_err(|_| "it is not UTF-8".to_owned())?;
     let complaint = |why: &str| format!("{why}\n  expected {expected}\n  got      {got}");
@@ -46,7 +48,7 @@ pub(crate) fn compare(expected: &str, got: &[u8], sent: &[u8]) -> Result<Option<
     }
 }
 
-/// Compares two texts of JSON, but for white space between tokens.
+/// Compares two texts of JSON. White space between tokens does not count.
 pub(crate) fn same(expected: &str, got: &[u8]) -> Result<(), String> {
     match std::str::from_utf8(got) {
         Ok(got) if compact(expected) == compact(got) => Ok(()),
@@ -56,13 +58,13 @@ pub(crate) fn same(expected: &str, got: &[u8]) -> Result<(), String> {
 
 type Members = Vec<(String, String)>;
 
-/// Parts what was set from what the client sent.
+/// Separates the members that were set from those that the client sent.
 fn part(members: Members, sent: &Members) -> (Members, Members) {
     let set = |member: &(String, String)| SET.contains(&&*member.0) && !sent.contains(member);
     members.into_iter().partition(set)
 }
 
-/// The members of an object, keys without their quotes and as they are written.
+/// Returns the members of an object. Keys are as written, without quotes.
 pub(crate) fn members(text: &str) -> Option<Members> {
     let inside = text.trim().strip_prefix('{')?.strip_suffix('}')?;
     let mut members = Vec::new();
@@ -79,7 +81,7 @@ pub(crate) fn members(text: &str) -> Option<Members> {
     Some(members)
 }
 
-/// Cuts a text at a character that stands outside of strings, lists and objects.
+/// Splits a text at a character outside of strings, lists and objects.
 fn pieces(text: &str, at: char) -> Vec<String> {
     let mut pieces = vec![String::new()];
     let (mut depth, mut quoted, mut escaped) = (0, false, false);
@@ -102,7 +104,7 @@ fn pieces(text: &str, at: char) -> Vec<String> {
     pieces
 }
 
-/// A text of JSON without white space outside of strings.
+/// Returns a text of JSON without white space outside of strings.
 fn compact(text: &str) -> String {
     let (mut quoted, mut escaped) = (false, false);
     let keep = |char: &char| {

@@ -1,4 +1,4 @@
-//! One run of a case: its bytes are made, sent, and what comes of it is gathered.
+//! Runs a case: builds its bytes, sends them and collects the results.
 
 use std::io::{self, Write as _};
 use std::time::Duration;
@@ -15,17 +15,17 @@ use crate::fakes::{End, Script, write_parts};
 use crate::rig::Rig;
 use crate::wire::{self, Kind, Message};
 
-/// What came of a run, for the client.
+/// What the client got in a run.
 #[derive(Debug, Default)]
 pub(crate) struct Played {
     pub(crate) answer: Option<Message>,
-    /// `100 Continue` came.
+    /// The client got `100 Continue`.
     pub(crate) continued: bool,
-    /// What came back after the protocol was switched.
+    /// The bytes that were echoed after the protocol switch.
     pub(crate) echo: Vec<u8>,
 }
 
-/// The client's body, filled in.
+/// Returns the client's body, with addresses filled in.
 pub(crate) fn sent_body(rig: &Rig, case: &Case) -> Vec<u8> {
     match std::str::from_utf8(&case.body.0) {
         Ok(text) => rig.fill(text).into_bytes(),
@@ -33,7 +33,7 @@ pub(crate) fn sent_body(rig: &Rig, case: &Case) -> Vec<u8> {
     }
 }
 
-/// The client's request: head and body.
+/// Returns the head and body of the client's request.
 pub(crate) fn request(rig: &Rig, case: &Case) -> (Vec<u8>, Vec<u8>) {
     let body = sent_body(rig, case);
     let version = if case.old { "1.0" } else { "1.1" };
@@ -69,7 +69,7 @@ pub(crate) fn request(rig: &Rig, case: &Case) -> (Vec<u8>, Vec<u8>) {
     (latin1(&head), body)
 }
 
-/// What a server answers to a leg.
+/// Returns the script for a server's answer to a leg.
 pub(crate) fn script(rig: &Rig, leg: &Leg) -> Script {
     let fill = |bytes: &[u8]| match std::str::from_utf8(bytes) {
         Ok(text) if !leg.gzip => rig.fill(text).into_bytes(),
@@ -152,7 +152,7 @@ fn last_chunk(trailers: &[String]) -> Vec<u8> {
     format!("0\r\n{lines}\r\n").into_bytes()
 }
 
-/// The bytes that characters of a head stand for.
+/// Encodes a head as Latin-1.
 pub(crate) fn latin1(text: &str) -> Vec<u8> {
     let byte = |char| u8::try_from(char).expect("a character of Latin-1");
     text.chars().map(byte).collect()
@@ -164,7 +164,7 @@ fn gzip(body: &[u8]) -> Vec<u8> {
     encoder.finish().expect("memory takes it")
 }
 
-/// Plays the client. The request is parted where `parts` says.
+/// Plays the client. The request is split at the positions in `parts`.
 pub(crate) async fn client(rig: &Rig, case: &Case, parts: &[usize]) -> io::Result<Played> {
     let (head, body) = request(rig, case);
     let mut stream = TcpStream::connect(rig.running.addresses()[case.rank]).await?;
@@ -174,13 +174,14 @@ pub(crate) async fn client(rig: &Rig, case: &Case, parts: &[usize]) -> io::Resul
         sleep(Duration::from_millis(leaves)).await;
         return Ok(Played::default());
     }
-    // What follows ends with its answer: nothing has to be remembered of the connection.
+    // The exchange is over when its answer has arrived, so the connection can be reset.
     stream.set_zero_linger()?;
     if case.echo.is_some() {
         return switch(rig, case, stream, &head).await;
     }
     if !case.waits {
-        // What is sent in parts has to arrive in parts; long bodies are written while the answer is read.
+        // Parts are written one by one so that they arrive separately. Long bodies are written while the answer is
+        // read.
         if !parts.is_empty() {
             write_parts(&mut stream, &[head, body].concat(), parts).await?;
             return answer(&mut BufReader::new(stream), case, None).await;
@@ -188,7 +189,7 @@ pub(crate) async fn client(rig: &Rig, case: &Case, parts: &[usize]) -> io::Resul
         let (from, mut to) = tokio::io::split(stream);
         let mut from = BufReader::new(from);
         let writing = async {
-            // An answer may come before all of the body is taken.
+            // An answer may arrive before the whole body is accepted.
             let _ = to.write_all(&[head, body].concat()).await;
         };
         return tokio::join!(answer(&mut from, case, None), writing).0;
@@ -228,7 +229,7 @@ pub(crate) async fn answer<R: tokio::io::AsyncRead + Unpin>(
     Ok(played)
 }
 
-/// Switches the protocol and has a text come back.
+/// Switches the protocol, sends a text and reads its echo.
 async fn switch(rig: &Rig, case: &Case, mut stream: TcpStream, head: &[u8]) -> io::Result<Played> {
     stream.write_all(head).await?;
     let mut stream = BufReader::new(stream);

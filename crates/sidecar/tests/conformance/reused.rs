@@ -1,4 +1,4 @@
-//! Connections that are used again, or end, at odd moments.
+//! Tests of connections that are reused or that end at unusual moments.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::fakes::{End, Fake};
 use crate::play;
 use crate::rig::Rig;
 
-/// An answer that keeps the connection.
+/// Returns a leg whose answer keeps the connection.
 fn answer() -> Leg {
     Leg { answers: crate::case::Bytes(b"{}".to_vec()), ..Leg::default() }
 }
 
-/// No answer, but the end of the connection.
+/// Returns a leg that closes the connection instead of answering.
 fn closing() -> Leg {
     Leg { mute: true, end: End::Close, ..Leg::default() }
 }
@@ -34,7 +34,7 @@ impl Client {
         Self(BufReader::new(stream.expect("a connection")))
     }
 
-    /// Sends a case's request, and tells the status of its answer.
+    /// Sends a case's request and returns the status of its answer.
     async fn ask(&mut self, rig: &Rig, case: &Case) -> u16 {
         let (head, body) = play::request(rig, case);
         let written = self.0.write_all(&[head, body].concat()).await;
@@ -44,7 +44,7 @@ impl Client {
     }
 }
 
-/// The line of a request, and its status where the decode server closes the connection.
+/// A request line, and the status of the answer if the decode server closes the connection.
 const PASSED: [(&str, u16); 6] = [
     ("GET /v1/models", 200),
     ("HEAD /v1/models", 200),
@@ -138,13 +138,13 @@ async fn a_prefill_is_sent_again_and_a_decode_is_not() {
     assert_eq!(decode.seen().len(), 3);
 }
 
-/// The rest of the request is still to come, and would be in the way of the next one.
+/// The rest of the first request is still unread, and would be taken for the next one.
 #[tokio::test]
 async fn a_connection_that_was_answered_early_is_not_used_again() {
     let case = Case { request: "GET /v1/models".to_owned(), ..Case::default() };
     let rig = Rig::start(&case).await;
     let early = Leg { early: true, ..answer() };
-    // One client for each thread that there may be, and all of them stay.
+    // There is at least one client per thread, and all stay connected.
     let mut clients = Vec::new();
     for _ in 0..8 {
         clients.push(Client::new(&rig).await);
@@ -176,7 +176,7 @@ async fn who_leaves_with_another_request_begun_is_missed() {
             sleep(Duration::from_millis(5)).await;
         }
         drop(client);
-        // Else it would wait for the whole time of a prefill.
+        // If the sidecar missed that the client left, it would wait for the whole prefill timeout.
         while rig.prefill[0].left() == 0 {
             sleep(Duration::from_millis(5)).await;
         }

@@ -1,4 +1,4 @@
-//! The engine between fakes: what a case runs in.
+//! The test rig: the engine between fakes.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,7 +10,7 @@ use transload_sidecar::{AllowList, Running, ServerUrl};
 use crate::case::{Case, Knobs};
 use crate::fakes::Fake;
 
-/// What asks a prefill server to keep the blocks for a decode server: `{ask}` in cases.
+/// The parameters that ask a prefill server to keep the blocks: `{ask}` in cases.
 const ASK: &str = concat!(
     r#""kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"#,
     r#""remote_block_ids":null,"remote_host":null,"remote_port":null}"#
@@ -24,7 +24,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Starts what a case needs.
+    /// Starts the servers and the engine that a case needs.
     pub(crate) async fn start(case: &Case) -> Self {
         let knobs = &case.settings;
         let fakes = |role: &str, count: Option<usize>| -> io::Result<Vec<Fake>> {
@@ -37,7 +37,7 @@ impl Rig {
             };
             let mut fakes: Vec<Fake> = Vec::new();
             for index in 0..count.unwrap_or(1) {
-                // Ranks listen at ports in a row.
+                // Ranks listen at consecutive ports.
                 let port = match (knobs.ranks, fakes.first()) {
                     (None, _) => 0,
                     (Some(_), None) => quiet_port(),
@@ -48,7 +48,7 @@ impl Rig {
             Ok(fakes)
         };
         let ranks = knobs.ranks.map(usize::from);
-        // Ports in a row may be taken by others: these are tried elsewhere.
+        // Some of the consecutive ports may be in use. Then others are tried.
         for _ in 0..50 {
             let prefill = fakes("prefill", knobs.prefills).expect("prefill servers");
             let Ok(decode) = fakes("decode", ranks.or(knobs.decodes)) else {
@@ -62,7 +62,7 @@ impl Rig {
         panic!("{}: there are no ports in a row", case.name);
     }
 
-    /// Puts addresses where a text names them.
+    /// Replaces the names of servers in a text by addresses.
     pub(crate) fn fill(&self, text: &str) -> String {
         let mut text = text.replace("{ask}", ASK);
         for (role, fakes) in [("prefill", &self.prefill), ("decode", &self.decode)] {
@@ -79,7 +79,7 @@ impl Rig {
         text
     }
 
-    /// The servers of both roles, by name.
+    /// Returns the servers of both roles, by name.
     pub(crate) fn fakes(&self) -> impl Iterator<Item = (String, &Fake)> {
         let prefill = self.prefill.iter().enumerate();
         let prefill = prefill.map(|(index, fake)| (name("prefill", index), fake));
@@ -88,7 +88,7 @@ impl Rig {
     }
 }
 
-/// The first of a role has no number.
+/// Returns the name of a server. The first of a role has no number.
 pub(crate) fn name(role: &str, index: usize) -> String {
     match index {
         0 => role.to_owned(),
@@ -96,7 +96,7 @@ pub(crate) fn name(role: &str, index: usize) -> String {
     }
 }
 
-/// A port below those that systems hand out, where ports in a row are likely to be free.
+/// Returns a port below those that systems hand out, where consecutive ports are likely to be free.
 fn quiet_port() -> u16 {
     rand::random_range(12_000..30_000)
 }
@@ -129,7 +129,7 @@ fn settings(knobs: &Knobs, prefill: &[Fake], decode: &[Fake]) -> Settings {
             verify_remote_host: knobs.verify_remote_host.unwrap_or(true),
         })
     };
-    // With several ranks the ports in a row have to be known beforehand.
+    // With several ranks, the consecutive ports have to be known in advance.
     let port = match knobs.ranks {
         Some(_) => quiet_port(),
         None => 0,

@@ -1,7 +1,7 @@
 //! Hostile values of `x-prefiller-host-port`: a clear refusal, and nothing is dialled.
 //!
-//! `PORT` in a value is that of a listener at every address of this machine. No connection may come there, and the system
-//! may not know of one from this machine to that port anywhere, begun or ended.
+//! `PORT` in a value is the port of a listener at every address of this machine. The listener must get no connection,
+//! and the system must know of no connection from this machine to that port at any address, not even a failed one.
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::case::{Case, Knobs};
 use crate::rig::Rig;
 use crate::wire::{self, Kind};
 
-/// No form that may be dialled: 400.
+/// Malformed targets: 400.
 const MALFORMED: [&str; 78] = [
     // Without a host or a port, or with an odd one.
     "127.0.0.1",
@@ -103,7 +103,7 @@ const MALFORMED: [&str; 78] = [
     "[[::1]]:PORT",
 ];
 
-/// Beside those: names that are none, and lists whose first item is hostile.
+/// Returns further malformed values: invalid names, and lists whose first item is hostile.
 fn more() -> Vec<String> {
     let long = "a".repeat(64);
     let longer = "a.".repeat(127);
@@ -172,7 +172,7 @@ async fn hostile_targets_are_not_dialled() {
     };
     let port = canary.local_addr().expect("an address").port();
     let port = port.to_string();
-    // Those of earlier tests, which had this port before us, linger.
+    // Connections of earlier tests, which used this port before, may still be listed.
     let before = connections_to(&port);
     let owned = |values: &[&str]| -> Vec<String> { values.iter().map(|value| (*value).to_owned()).collect() };
     let malformed = [owned(&MALFORMED), more()].concat();
@@ -200,13 +200,13 @@ async fn hostile_targets_are_not_dialled() {
     wrong.extend(dialled.ok().map(|_| "the canary was dialled".to_owned()));
     let new = |found: &String| !before.contains(found);
     wrong.extend(connections_to(&port).into_iter().filter(new));
-    // The proof can fail: a connection of our own is seen.
+    // The check itself works: it sees a connection that this test makes.
     let own = TcpStream::connect(("127.0.0.1", port.parse().expect("a port"))).await;
     assert!(own.is_ok() && connections_to(&port).iter().any(new));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Asks for a prefill server; the answer's status and body.
+/// Sends a request that names a prefill server. Returns the answer's status and body.
 async fn ask(address: SocketAddr, target: &str) -> (u16, String) {
     let mut bytes = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n".to_vec();
     bytes.extend(b"x-prefiller-host-port: ");
@@ -222,7 +222,7 @@ async fn ask(address: SocketAddr, target: &str) -> (u16, String) {
     }
 }
 
-/// The connections to a port, whatever the address, of which the system knows.
+/// Lists the connections to a port, at any address, that the system knows.
 fn connections_to(port: &str) -> Vec<String> {
     let port: u16 = port.parse().expect("a port");
     let suffix = format!(":{port:04X}");

@@ -1,10 +1,10 @@
-//! HTTP/1.1 as bytes: a slow and strict reader of messages, which knows nothing of the engine's own.
+//! A slow and strict reader of HTTP/1.1 messages, independent of the engine's own code.
 
 use std::io;
 
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 
-/// How a message says where it ends.
+/// The framing of a message's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Framing {
     Nothing,
@@ -13,7 +13,7 @@ pub(crate) enum Framing {
     Close,
 }
 
-/// One request or answer, as it came. Bytes of its head beyond ASCII stand for the characters of their numbers.
+/// A request or an answer as read from the connection. Bytes of the head are read as Latin-1.
 #[derive(Debug, Clone)]
 pub(crate) struct Message {
     /// The request or status line.
@@ -23,28 +23,28 @@ pub(crate) struct Message {
     pub(crate) framing: Framing,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: Vec<(String, String)>,
-    /// It ended where it said it would.
+    /// The body had the announced length or end.
     pub(crate) whole: bool,
 }
 
-/// What a reader has to know beforehand.
+/// The kind of message, which a reader has to know in advance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Request,
     Answer,
-    /// An answer that has no body whatever it says: to HEAD.
+    /// An answer without a body, even if its head announces one: an answer to HEAD.
     Bodiless,
 }
 
 impl Message {
-    /// The values of a header, in order.
+    /// Returns the values of a header, in order.
     pub(crate) fn all(&self, name: &str) -> Vec<&str> {
         let same = |(have, _): &&(String, String)| have.eq_ignore_ascii_case(name);
         let values = self.headers.iter().filter(same);
         values.map(|(_, value)| value.as_str()).collect()
     }
 
-    /// The only value of a header; `None` where it is not there or there several times.
+    /// Returns the value of a header that occurs exactly once, else `None`.
     pub(crate) fn one(&self, name: &str) -> Option<&str> {
         match self.all(name)[..] {
             [value] => Some(value),
@@ -52,14 +52,14 @@ impl Message {
         }
     }
 
-    /// The number in a status line.
+    /// Returns the number in the status line.
     pub(crate) fn status(&self) -> u16 {
         let status = self.first.split(' ').nth(1);
         status.and_then(|status| status.parse().ok()).unwrap_or(0)
     }
 }
 
-/// Reads the next message; `None` where the peer ended before its first byte.
+/// Reads the next message. Returns `None` if the peer ended before its first byte.
 pub(crate) async fn read<R: AsyncRead + Unpin>(from: &mut BufReader<R>, kind: Kind) -> io::Result<Option<Message>> {
     let Some((first, headers)) = read_head(from).await? else {
         return Ok(None);
@@ -72,7 +72,7 @@ pub(crate) async fn read<R: AsyncRead + Unpin>(from: &mut BufReader<R>, kind: Ki
 
 type Head = (String, Vec<(String, String)>);
 
-/// Reads a head alone.
+/// Reads a head only.
 pub(crate) async fn read_head<R: AsyncRead + Unpin>(from: &mut BufReader<R>) -> io::Result<Option<Head>> {
     let Some(first) = line(from).await? else {
         return Ok(None);
@@ -81,7 +81,7 @@ pub(crate) async fn read_head<R: AsyncRead + Unpin>(from: &mut BufReader<R>) -> 
     Ok(Some((first, headers)))
 }
 
-/// Reads the body that a head announces, as far as it comes.
+/// Reads the body that a head announces, or the part of it that arrives.
 pub(crate) async fn read_body<R: AsyncRead + Unpin>(
     from: &mut BufReader<R>,
     message: &mut Message,
@@ -113,7 +113,7 @@ pub(crate) async fn read_body<R: AsyncRead + Unpin>(
     Ok(())
 }
 
-/// Reads so many bytes of the body, or as many as there are.
+/// Reads `length` bytes of the body, or fewer if the connection ends.
 async fn take<R: AsyncRead + Unpin>(from: &mut BufReader<R>, length: u64, message: &mut Message) -> io::Result<()> {
     let had = message.body.len();
     let read = from.take(length).read_to_end(&mut message.body).await;
@@ -162,7 +162,7 @@ async fn fields<R: AsyncRead + Unpin>(from: &mut BufReader<R>) -> io::Result<Vec
     }
 }
 
-/// Reads a line that ends with CR and LF; `None` where nothing comes any more.
+/// Reads a line that ends with CR and LF. Returns `None` at the end of the stream.
 async fn line<R: AsyncRead + Unpin>(from: &mut BufReader<R>) -> io::Result<Option<String>> {
     let mut line = Vec::new();
     from.read_until(b'\n', &mut line).await?;

@@ -1,4 +1,4 @@
-//! Servers that announce themselves at a real etcd, and those that look for them there.
+//! Tests of servers that announce themselves at a real etcd, and of their discovery there.
 
 mod relay;
 mod world;
@@ -28,7 +28,7 @@ async fn a_server_is_found_while_it_is_announced() {
         ["t/decode/d:1", "t/prefill/[::1]:2"]
     );
     decode.end().await;
-    // Its lease would have had seconds to live.
+    // The announcement was withdrawn, since its lease would have lasted some seconds more.
     assert_eq!(etcd.ctl(&["get", "t/decode/d:1"]), "");
     looking.finds(&["prefill https://[::1]:2"]).await;
     prefill.end().await;
@@ -64,7 +64,7 @@ async fn a_lease_that_is_lost_is_granted_anew_and_a_key_that_is_deleted_stays_so
     looking.finds(&["decode http://d:1"]).await;
     etcd.ctl(&["del", "t/decode/d:1"]);
     looking.finds(&[]).await;
-    // Longer than from one renewal to the next.
+    // This is longer than the interval between renewals.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(looking.found(), [""; 0]);
     announcer.end().await;
@@ -96,9 +96,9 @@ async fn an_etcd_that_is_killed_and_started_again_changes_nothing() {
     let announcer = Announcer::start(announcement(&etcd.uri(), Role::Decode, "http://d:1"));
     looking.finds(&["decode http://d:1"]).await;
     etcd.kill().await;
-    // One that begins while there is no etcd waits for it.
+    // An announcer that starts while there is no etcd waits for one.
     let late = Announcer::start(announcement(&etcd.uri(), Role::Prefill, "http://p:1"));
-    // Longer than a lease.
+    // This is longer than a lease lasts.
     looking.keeps("decode http://d:1", Duration::from_secs(12)).await;
     etcd.start_again().await;
     let both = looking.finds(&["decode http://d:1", "prefill http://p:1"]);
@@ -122,7 +122,7 @@ async fn an_etcd_that_has_lost_everything_is_told_again_before_servers_go() {
     etcd.kill().await;
     etcd.forget();
     etcd.start_again().await;
-    // Until the new etcd's word counts, and beyond that.
+    // The announced server stays in the table until the new etcd is trusted, and after that.
     let gone = looking.finds(&["decode http://d:1"]);
     tokio::join!(gone, looking.keeps("decode http://d:1", Duration::from_secs(15)));
     announcer.end().await;
@@ -165,14 +165,14 @@ async fn a_member_that_is_dead_or_silent_is_passed_over() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };
-    // It takes connections and never says anything.
+    // The silent endpoint accepts connections and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let silent_at = silent.local_addr().expect("an address");
     let uri = format!("etcd://127.0.0.1:1,{silent_at},{}/t", etcd.address());
     let looking = Looking::at(&uri);
     let announcer = Announcer::start(announcement(&uri, Role::Decode, "http://d:1"));
     looking.finds(&["decode http://d:1"]).await;
-    // The announcement is not taken back by luck, but by whoever answers.
+    // The announcement is withdrawn at the endpoint that answers, not by luck at a random one.
     announcer.end().await;
     assert_eq!(etcd.ctl(&["get", "t/decode/d:1"]), "");
     looking.finds(&[]).await;
@@ -190,7 +190,7 @@ async fn a_watch_that_breaks_in_the_middle_misses_nothing() {
         etcd.put(&format!("t/decode/{number:02}"), &format!(r#"{{"url": "http://d{number:02}:1"}}"#));
         expected.push(format!("decode http://d{number:02}:1"));
         match number % 3 {
-            // Also in the middle of a message.
+            // This cuts in the middle of a message, too.
             0 => relay.cut_after(number * 17),
             1 => relay.cut_after(0),
             _ => {}
@@ -228,7 +228,8 @@ async fn changes_that_etcd_has_not_kept_are_read_anew() {
     let relay = Relay::start(etcd.address()).await;
     let looking = Looking::at(&format!("etcd://{}/t", relay.address()));
     looking.finds(&["decode http://s0:1"]).await;
-    // A watch that is held for too long is given up: then there was nothing to read anew, and it is tried once more.
+    // If the relay holds a watch for too long, the client gives it up and the compaction is not hit. So this is tried
+    // several times.
     for number in 1..20 {
         let held = relay.held();
         relay.hold_watches();
@@ -256,7 +257,7 @@ async fn etcd_is_spoken_to_over_tls_and_checked() {
     let looking = Looking::with(&uri, &trusting);
     let announcer = Announcer::start(Announcement { tls: trusting, ..announcement(&uri, Role::Decode, "http://d:1") });
     looking.finds(&["decode http://d:1"]).await;
-    // That a decode server's certificate is not checked says nothing about an etcd's.
+    // Skipping the verification of decode servers' certificates must not affect etcd's.
     let skipping = UpstreamTls { skip_verify_decode: true, skip_verify_prefill: true, ..UpstreamTls::default() };
     let strange = Looking::with(&uri, &skipping);
     tokio::time::sleep(Duration::from_secs(1)).await;

@@ -1,4 +1,4 @@
-//! A relay before an etcd, which does to connections what networks do.
+//! A relay in front of an etcd that disturbs connections as networks do.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ pub(crate) struct Relay {
 
 struct Shared {
     upstream: SocketAddr,
-    /// So many bytes are still passed from etcd, and then all connections are cut.
+    /// The number of bytes that are still passed from etcd, after which all connections are cut.
     budget: watch::Sender<Option<usize>>,
-    /// Connections with a smaller number are cut, or swallow everything.
+    /// Connections with a smaller number are cut or stop passing bytes.
     cut: watch::Sender<u64>,
     swallowed: AtomicU64,
     next: AtomicU64,
@@ -59,7 +59,7 @@ impl Relay {
         self.address
     }
 
-    /// Cuts all connections once etcd has said so many bytes more.
+    /// Cuts all connections after this many further bytes of etcd.
     pub(crate) fn cut_after(&self, bytes: usize) {
         match bytes {
             0 => self.shared.cut(),
@@ -73,18 +73,18 @@ impl Relay {
         self.shared.cuts.load(Ordering::SeqCst)
     }
 
-    /// Passes nothing more on connections that there are, and leaves them open.
+    /// Stops passing bytes on existing connections, and leaves them open.
     pub(crate) fn swallow(&self) {
         let next = self.shared.next.load(Ordering::SeqCst);
         self.shared.swallowed.store(next, Ordering::SeqCst);
     }
 
-    /// Keeps watches from etcd.
+    /// Holds back requests to watch, so that they do not reach etcd.
     pub(crate) fn hold_watches(&self) {
         self.shared.hold.send_replace(true);
     }
 
-    /// How many watches it has kept so far.
+    /// The number of watches held so far.
     pub(crate) fn held(&self) -> u64 {
         self.shared.held.load(Ordering::SeqCst)
     }
@@ -93,7 +93,7 @@ impl Relay {
         self.shared.hold.send_replace(false);
     }
 
-    /// How often etcd has said that it does not have what is asked for any more.
+    /// The number of times that etcd has answered that the requested revision is compacted.
     pub(crate) fn compactions(&self) -> u64 {
         self.shared.compactions.load(Ordering::SeqCst)
     }

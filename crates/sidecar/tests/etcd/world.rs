@@ -18,10 +18,10 @@ use transload_sidecar::internal::servers::Servers;
 use transload_sidecar::settings::UpstreamTls;
 use transload_sidecar::{Role, ServerUrl};
 
-/// How long anything may take that is waited for. Nothing depends on it but the time until a failure is told.
+/// The time limit of every wait. It only affects how soon a failure is reported.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) async fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -40,12 +40,12 @@ pub(crate) struct Etcd {
 }
 
 impl Etcd {
-    /// Starts one; `None`, and that is said, where there is none.
+    /// Starts an etcd. If none is installed, says so and returns `None`.
     pub(crate) async fn start() -> Option<Self> {
         Self::start_as(false).await
     }
 
-    /// Starts one that speaks TLS, with a certificate that is its own authority.
+    /// Starts an etcd that speaks TLS with a self-signed certificate.
     pub(crate) async fn start_with_tls() -> Option<Self> {
         Self::start_as(true).await
     }
@@ -95,8 +95,8 @@ impl Etcd {
         self.process = Some(command.spawn().expect("etcd is there"));
     }
 
-    /// Waits until it answers by its name; returns false if it has ended. On a port that another process took in between,
-    /// the etcd of another test may listen.
+    /// Waits until the etcd answers by its name. Returns false if it has ended. The name matters because the etcd of
+    /// another test may have taken the port.
     async fn comes_up(&mut self) -> bool {
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
@@ -142,7 +142,7 @@ impl Etcd {
         self.folder.path().join("data")
     }
 
-    /// Kills it, as a host kills it that fails.
+    /// Kills the etcd, as if its host failed.
     pub(crate) async fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().expect("it is ours");
@@ -150,18 +150,18 @@ impl Etcd {
         }
     }
 
-    /// Starts it again, with the data that it has.
+    /// Starts the etcd again with its data.
     pub(crate) async fn start_again(&mut self) {
         self.launch();
         assert!(self.comes_up().await, "etcd does not start again");
     }
 
-    /// Takes its data away.
+    /// Removes the etcd's data.
     pub(crate) fn forget(&self) {
         std::fs::remove_dir_all(self.data()).expect("it has data");
     }
 
-    /// What `etcdctl` says.
+    /// Runs `etcdctl` and returns its output. Panics if it fails.
     pub(crate) fn ctl(&self, arguments: &[&str]) -> String {
         self.ctl_with(arguments, "")
     }
@@ -169,7 +169,7 @@ impl Etcd {
     pub(crate) fn put(&self, key: &str, value: &str) {
         match value {
             "" => self.ctl_with(&["put", key, ""], ""),
-            // It may be longer than an argument can be.
+            // A value may be longer than an argument may be, so it is passed on stdin.
             value => self.ctl_with(&["put", key], value),
         };
     }
@@ -178,7 +178,7 @@ impl Etcd {
         self.asked(arguments, input).unwrap_or_else(|errors| panic!("etcdctl {arguments:?}: {errors}"))
     }
 
-    /// What `etcdctl` says, or its errors.
+    /// Runs `etcdctl` and returns its output or its errors.
     fn asked(&self, arguments: &[&str], input: &str) -> Result<String, String> {
         let mut command = Command::new("etcdctl");
         command.args(["--endpoints", &self.url()]).args(arguments).env("ETCDCTL_API", "3");
@@ -199,7 +199,7 @@ impl Etcd {
         if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
     }
 
-    /// The revision of the last change.
+    /// Returns the revision of the last change.
     pub(crate) fn revision(&self) -> i64 {
         let said = self.ctl(&["get", "nothing", "-w", "json"]);
         let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
@@ -232,7 +232,7 @@ pub(crate) fn announcement(etcd: &str, role: Role, url: &str) -> Announcement {
     }
 }
 
-/// An announcer that runs.
+/// A running announcer.
 pub(crate) struct Announcer {
     end: oneshot::Sender<()>,
     task: JoinHandle<Result<(), AnnounceError>>,
@@ -247,14 +247,14 @@ impl Announcer {
         Self { end, task: tokio::spawn(announcing) }
     }
 
-    /// Ends it as a signal would.
+    /// Ends the announcer as a signal would.
     pub(crate) async fn end(self) {
         self.end.send(()).expect("it runs");
         let ended = tokio::time::timeout(PATIENCE, self.task).await;
         ended.expect("in time").expect("no panic").expect("no error");
     }
 
-    /// Ends it without a word.
+    /// Aborts the announcer without withdrawing the announcement.
     pub(crate) async fn kill(self) {
         self.task.abort();
         assert!(self.task.await.is_err_and(|ended| ended.is_cancelled()));
@@ -279,7 +279,7 @@ impl Looking {
         Self { servers, task: tokio::spawn(following).abort_handle() }
     }
 
-    /// The servers that it knows, in the order of their text.
+    /// Returns the servers in the table, in the order of their text.
     pub(crate) fn found(&self) -> Vec<String> {
         let servers = self.servers.snapshot();
         let mut found: Vec<_> = servers.iter().map(|server| format!("{} {}", server.role.name(), server.url)).collect();
@@ -287,7 +287,7 @@ impl Looking {
         found
     }
 
-    /// Waits until it knows these and no others.
+    /// Waits until the table has exactly these servers.
     pub(crate) async fn finds(&self, expected: &[&str]) {
         let began = Instant::now();
         while self.found() != expected {
@@ -297,7 +297,7 @@ impl Looking {
         }
     }
 
-    /// Checks for this long that it never loses a server.
+    /// Checks for this long that the table never loses a server.
     pub(crate) async fn keeps(&self, server: &str, during: Duration) {
         let began = Instant::now();
         while began.elapsed() < during {

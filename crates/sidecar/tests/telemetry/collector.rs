@@ -1,4 +1,4 @@
-//! A collector of traces: OTLP over HTTP or gRPC, with TLS or without.
+//! A collector of traces: OTLP over HTTP or gRPC, with or without TLS.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-/// What the collector is told of one span.
+/// A span as the collector receives it.
 #[derive(Debug, Clone)]
 pub(crate) struct Span {
     pub(crate) name: String,
@@ -38,17 +38,17 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// An attribute as text; `None` where there is none.
+    /// Returns an attribute as text, or `None` if the span lacks it.
     pub(crate) fn get(&self, key: &str) -> Option<String> {
         self.attributes.get(key).map(text)
     }
 
-    /// An attribute of the proxy, by the end of its name.
+    /// Returns an attribute of the proxy by the last part of its name.
     pub(crate) fn pd(&self, key: &str) -> Option<String> {
         self.get(&format!("llm_d.pd_proxy.{key}"))
     }
 
-    /// Its `traceparent`.
+    /// Returns the span's `traceparent`.
     pub(crate) fn context(&self) -> String {
         format!("00-{}-{}-01", self.trace, self.id)
     }
@@ -84,7 +84,7 @@ impl Collector {
         Self::start(grpc, Some(tls), true).await
     }
 
-    /// It answers nobody before it is opened.
+    /// Starts a collector that does not answer until it is opened.
     pub(crate) async fn closed() -> Self {
         Self::start(false, None, false).await
     }
@@ -117,14 +117,14 @@ impl Collector {
         self.open.send_replace(true);
     }
 
-    /// The paths and headers of what it was sent.
+    /// Returns the paths and headers of the requests so far.
     pub(crate) fn asked(&self) -> Vec<(String, HeaderMap)> {
         let exports = self.exports.lock().expect("a lock");
         let heads = exports.iter().map(|(path, headers, _)| (path.clone(), headers.clone()));
         heads.collect()
     }
 
-    /// All spans, in the order of their beginning.
+    /// Returns all spans, ordered by their start.
     pub(crate) fn spans(&self) -> Vec<Span> {
         let exports = self.exports.lock().expect("a lock");
         let mut spans = Vec::new();
@@ -149,7 +149,7 @@ impl Collector {
         spans
     }
 
-    /// The only span of this name; its prefix is left out.
+    /// Returns the only span with this name, given without its prefix.
     pub(crate) fn span(&self, name: &str) -> Span {
         let name = format!("llm_d.pd_proxy.{name}");
         let mut found = self.spans();
@@ -175,7 +175,7 @@ where
             let (head, body) = request.into_parts();
             let body = body.collect().await.expect("a body").to_bytes();
             opened.wait_for(|open| *open).await.expect("the test goes on");
-            // A message of gRPC has five bytes before it.
+            // A gRPC message begins with five bytes of framing.
             let message = if grpc { body.slice(5..) } else { body };
             let export = ExportTraceServiceRequest::decode(message).expect("a message of OTLP");
             let mut exports = kept.lock().expect("a lock");

@@ -1,4 +1,4 @@
-//! How spans come to a collector, and what becomes of requests and spans where there is none or a slow one.
+//! Tests of exporting spans: to a collector, without one, and to a slow one.
 
 use std::fs;
 use std::process::Command;
@@ -30,7 +30,7 @@ async fn spans_go_over_grpc_unless_somebody_says_otherwise() {
     assert_eq!(collector.asked()[0].0, path);
 }
 
-/// A certificate for the collector's address that signs itself.
+/// Returns a self-signed certificate for the collector's address.
 fn certificate() -> (rustls::ServerConfig, String) {
     let key = KeyPair::generate().expect("a key");
     let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("parameters");
@@ -61,7 +61,7 @@ async fn a_collector_is_known_by_its_certificate() {
         let scene = beside(collector, &environment).await;
         see_a_disaggregated_request(scene).await;
 
-        // Another authority does not know it.
+        // The certificate of another authority is not trusted.
         let (server, _) = certificate();
         let collector = Collector::with_tls(grpc, server).await;
         let endpoint = format!("https://{}", collector.address);
@@ -100,7 +100,7 @@ async fn a_collector_that_is_down_is_of_no_consequence() {
 
 #[tokio::test]
 async fn spans_that_a_slow_collector_does_not_take_are_dropped() {
-    // The SDK's queue, and the batch that the collector is sitting on.
+    // The capacity of the SDK's queue, plus the batch that the collector has not yet answered.
     const MOST: usize = 2_048 + 512;
     let collector = Collector::closed().await;
     let endpoint = format!("http://{}", collector.address);

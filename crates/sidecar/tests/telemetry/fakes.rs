@@ -1,4 +1,4 @@
-//! Servers that answer by a script and remember what they were asked, a sidecar in front of them, and its client.
+//! Scripted servers that record their requests, with a sidecar in front of them and its client.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -19,13 +19,13 @@ use transload_sidecar::{Otlp, Running, ServerUrl, Target};
 
 use crate::collector::Collector;
 
-/// A text that stands in prompts and secrets, and that no span may have.
+/// A text in prompts and secrets that must not be in any span.
 pub(crate) const SECRET: &str = "do-not-tell";
 
-/// How long anything here may take.
+/// The time limit of every wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a server does with a request, of which it knows the number and the body.
+/// The answer of a server to a request, given the request's number and body.
 pub(crate) type Script = fn(usize, &Value) -> (u16, Value);
 
 /// A server of either role.
@@ -74,30 +74,30 @@ impl Fake {
         Self { address, asked, open, answered }
     }
 
-    /// Has it hold its answers, or give them.
+    /// Makes the server hold its answers back, or release them.
     pub(crate) fn hold(&self, holds: bool) {
         self.open.send_replace(!holds);
     }
 
-    /// Waits until it has been asked and has given an answer to somebody who is still there.
+    /// Waits until the server has answered a request whose client is still connected.
     pub(crate) async fn answered(&self) {
         let mut answered = self.answered.subscribe();
         let waited = tokio::time::timeout(PATIENCE, answered.wait_for(|count| *count > 0));
         assert!(waited.await.is_ok(), "nobody waited for its answer");
     }
 
-    /// The headers of the requests so far.
+    /// Returns the headers of the requests so far.
     pub(crate) fn asked(&self) -> Vec<HeaderMap> {
         self.asked.lock().expect("a lock").clone()
     }
 }
 
-/// A prefill server that has done its part.
+/// The answer of a prefill server that has done its part.
 pub(crate) fn prefills(_: usize, _: &Value) -> (u16, Value) {
     (200, json!({"kv_transfer_params": {"remote_host": "p"}, "usage": {"prompt_tokens": 3}}))
 }
 
-/// A decode server that has generated an answer.
+/// The answer of a decode server that has generated text.
 pub(crate) fn decodes(_: usize, _: &Value) -> (u16, Value) {
     let choice = json!({"index": 0, "finish_reason": "stop", "message": {"content": SECRET}});
     (200, json!({"choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}))
@@ -112,7 +112,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// Starts it. The environment is the sidecar's; where it names no endpoint it is the collector, over HTTP.
+    /// Starts the scene. `environment` is the sidecar's. If it names no endpoint, spans go to the collector over HTTP.
     pub(crate) async fn start(
         environment: &[(&str, &str)],
         scripts: (Script, Script),
@@ -145,13 +145,13 @@ impl Scene {
         Self { prefill, decode, collector, running }
     }
 
-    /// Asks for a chat completion with these headers more, and waits for the whole answer.
+    /// Requests a chat completion with these additional headers, and waits for the whole answer.
     pub(crate) async fn chat(&self, headers: &[(&str, &str)]) -> (StatusCode, Bytes) {
         let body = json!({"messages": [{"role": "user", "content": SECRET}], "max_tokens": 4});
         self.ask("/v1/chat/completions", headers, &body).await
     }
 
-    /// The same with the prefill server named.
+    /// Requests a chat completion that names the prefill server.
     pub(crate) async fn disaggregated(&self, headers: &[(&str, &str)]) -> (StatusCode, Bytes) {
         let prefill = self.prefill.address.to_string();
         let mut all = vec![("x-prefiller-host-port", prefill.as_str())];
@@ -166,7 +166,7 @@ impl Scene {
         (status, body.to_bytes())
     }
 
-    /// Asks, and returns the answer before its body.
+    /// Sends a request and returns the answer before its body.
     pub(crate) async fn begin(&self, path: &str, headers: &[(&str, &str)], body: &Value) -> Response<Incoming> {
         let stream = TcpStream::connect(self.running.addresses()[0]);
         let stream = TokioIo::new(stream.await.expect("a connection"));
@@ -185,7 +185,7 @@ impl Scene {
         sent.await.expect("an answer")
     }
 
-    /// Ends the sidecar, and returns what the collector got and what the servers were asked.
+    /// Ends the sidecar. Returns the collector and the servers with the requests that they got.
     pub(crate) async fn end(self) -> (Collector, Fake, Fake) {
         let drained = tokio::time::timeout(PATIENCE, self.running.drain(PATIENCE));
         drained.await.expect("it ends");

@@ -1,4 +1,4 @@
-//! Which traces are recorded, and what servers are told of those that are not.
+//! Tests of sampling: which traces are recorded, and which context servers get for the others.
 
 use crate::fakes::{Scene, decodes, prefills};
 use crate::spans::ALWAYS;
@@ -7,7 +7,7 @@ const NEVER: (&str, &str) = ("OTEL_TRACES_SAMPLER_ARG", "0");
 const RECORDED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const NOT_RECORDED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 
-/// The names of the spans of one request, and the contexts that both servers are told.
+/// Sends a request. Returns the names of its spans and the trace contexts that both servers got.
 async fn one(environment: &[(&str, &str)], headers: &[(&str, &str)]) -> (Vec<String>, Vec<String>) {
     let scene = Scene::start(environment, (prefills, decodes), |_| {}).await;
     assert_eq!(scene.disaggregated(headers).await.0, 200);

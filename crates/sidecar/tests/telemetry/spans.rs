@@ -1,4 +1,4 @@
-//! What spans a request has, and what they say.
+//! Tests of a request's spans and their attributes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,7 +20,8 @@ fn header(headers: &http::HeaderMap, name: &str) -> String {
     lines.join("|")
 }
 
-/// No text of clients is in any span, and times are those of a tree.
+/// Checks that no span contains text of clients, that all belong to the trace of the request's span, and that none
+/// begins before it.
 fn check(collector: &Collector) {
     let spans = collector.spans();
     assert!(!format!("{spans:?}").contains(SECRET), "{spans:?}");
@@ -46,7 +47,7 @@ fn keys(span: &Span) -> Vec<String> {
     keys.collect()
 }
 
-/// What is to be seen of a disaggregated request, whatever the collector speaks.
+/// Checks the spans of a disaggregated request, for any protocol of the collector.
 pub(crate) async fn see_a_disaggregated_request(scene: Scene) -> Collector {
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let headers = [
@@ -304,7 +305,7 @@ async fn legs_of_sglang_run_at_once() {
     let scene = Scene::start(&[ALWAYS], (prefills, decodes), sglang).await;
     scene.prefill.hold(true);
     assert_eq!(scene.disaggregated(&[]).await.0, 200);
-    // The client has its whole answer, and the prefill goes on.
+    // The client has got its whole answer while the prefill still runs.
     scene.prefill.hold(false);
     scene.prefill.answered().await;
     let (collector, ..) = scene.end().await;
@@ -342,7 +343,7 @@ async fn a_client_that_leaves_is_told_of() {
     static SEEN: AtomicBool = AtomicBool::new(false);
     let slow = |_: usize, _: &Value| {
         SEEN.store(true, Ordering::SeqCst);
-        // Longer than the client waits, and than the whole socket holds.
+        // This is more than the client waits for and more than the socket's buffers hold.
         (200, json!({"choices": ["x".repeat(64 << 20)]}))
     };
     let scene = Scene::start(&[ALWAYS], (prefills, slow), as_it_is).await;

@@ -1,4 +1,4 @@
-//! `transload certs`: the certificates that agents prove themselves with.
+//! `transload certs`: creates and lists the certificates of agents.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -97,15 +97,15 @@ enum Action {
     },
 }
 
-/// Decode may pull what prefill has leased, or be pushed to.
+/// The default agents: decode may pull from prefill, and prefill may push to decode.
 const DEFAULT_AGENTS: [&str; 2] = ["prefill=serve,push,renew", "decode=serve,pull,renew"];
 
-/// An agent is never valid for longer than its authority, which gets ten years.
+/// Limits validity to ten years, that of the authority.
 fn days() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=3650)
 }
 
-/// An agent to make: `decode-0=pull,renew`.
+/// An agent to create, typed as `decode-0=pull,renew`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NewAgent {
     name: ServiceName,
@@ -144,7 +144,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
             "give each agent once, with all its roles: NAME=ROLE,ROLE",
         ));
     }
-    // Before anything is written: the folder's own files have these names.
+    // Checked before anything is written: the folder's own files have these names.
     if let Some(agent) = agents.iter().find(|a| ["ca", "ticket"].contains(&a.name.as_str())) {
         let name = agent.name.to_string();
         return Err(unusable(&IdentityFileError::ReservedName(name), is_new));
@@ -166,7 +166,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     listing.print(output)
 }
 
-/// Tells what is in a folder. It takes no authority's key: hosts have none.
+/// Lists a folder's agents. It does not need the authority's key, which hosts do not have.
 fn list(dir: &Path, output: &mut Output) -> Result<(), Failure> {
     let unusable = |error| unusable(&error, false);
     let mut identities = Vec::new();
@@ -200,7 +200,7 @@ fn first_repeated(agents: &[NewAgent]) -> Option<&ServiceName> {
     agents.iter().map(|agent| &agent.name).find(|name| !seen.insert(*name))
 }
 
-/// Certificates of a folder, as printed.
+/// The certificates of a folder, as printed.
 #[derive(Debug, Serialize)]
 struct Listing {
     schema: &'static str,
@@ -223,7 +223,7 @@ struct Listed {
     key: PathBuf,
 }
 
-/// A key that others than its owner can read.
+/// A key file that users other than its owner can read.
 #[derive(Debug, Serialize)]
 struct OpenKey {
     path: PathBuf,

@@ -1,4 +1,4 @@
-//! The commands, one module each: what it takes from the command line, and what it does.
+//! The commands, one module each, with its arguments and its implementation.
 
 use clap::Subcommand;
 
@@ -38,7 +38,7 @@ pub(crate) enum Command {
     SourceProcess,
 }
 
-/// Does it.
+/// Runs a command.
 pub(crate) fn run(command: Command, output: &mut Output) -> Result<(), Failure> {
     if output.is_csv() && !matches!(command, Command::Plan(_)) {
         return Err(Failure::input(

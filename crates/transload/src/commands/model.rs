@@ -1,4 +1,4 @@
-//! The model that a command is about: a `config.json`, or a description of one's own.
+//! The model of a command: a `config.json`, or a description by the user.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,13 +28,13 @@ pub(crate) struct ModelArgs {
 }
 
 impl ModelArgs {
-    /// Whether a model is described without a config.
+    /// Returns whether the model is described without a config.
     pub(crate) fn has_spec(&self) -> bool {
         self.spec.is_some()
     }
 
-    /// The model of this config (`-` for stdin), or of the description given in its place; and what
-    /// messages call it.
+    /// Reads the model from this config (`-` for stdin), or from the description given instead. Also returns its name
+    /// for messages.
     pub(crate) fn read(&self, config: Option<&Path>) -> Result<(Model, String), Failure> {
         match (config, &self.spec) {
             (Some(config), None) => {
@@ -62,10 +62,10 @@ impl ModelArgs {
     }
 }
 
-/// Tokens that the attention kernels of vLLM read at once.
+/// vLLM's block sizes are multiples of this number of tokens, which its attention kernels read at once.
 const VLLM_BLOCK: u64 = 16;
 
-/// Refuses a model whose blocks cannot be cut as a deployment document would say.
+/// Refuses a model whose blocks a deployment document cannot describe.
 pub(crate) fn check_plannable(model: &Model, called: &str) -> Result<(), Failure> {
     match model.packed.and_then(|packed| packed.uncut(model)) {
         None => Ok(()),
@@ -76,7 +76,7 @@ pub(crate) fn check_plannable(model: &Model, called: &str) -> Result<(), Failure
     }
 }
 
-/// A side that serves a model.
+/// Makes the deployment of a model that is served in this way.
 pub(crate) fn served(model: &Model, called: &str, serving: &Serving, tokens: u64) -> Result<Deployment, Failure> {
     if model.groups.is_empty() {
         return Err(Failure::input(
@@ -108,7 +108,7 @@ pub(crate) fn served(model: &Model, called: &str, serving: &Serving, tokens: u64
     Deployment::from_document(model.serve(serving, tokens)).map_err(|faults| Failure::unservable(called, model, faults))
 }
 
-/// People name the folder of a model as often as its config.
+/// Returns the config in a folder, since users often name a model's folder.
 fn in_folder(config: &Path) -> PathBuf {
     match config.is_dir() {
         true => config.join("config.json"),
@@ -116,7 +116,7 @@ fn in_folder(config: &Path) -> PathBuf {
     }
 }
 
-/// What messages call a file.
+/// Returns a file's name for messages.
 fn called(path: &Path) -> String {
     match path.as_os_str() == "-" {
         true => "stdin".to_owned(),
@@ -131,7 +131,7 @@ fn dtype(name: &str) -> Result<CacheDtype, String> {
     })
 }
 
-/// An order that can be read, in capitals: small letters mean the same.
+/// Parses an order and returns it in capitals; small letters mean the same.
 pub(crate) fn order(text: &str) -> Result<String, String> {
     let capitals = text.to_ascii_uppercase();
     match Order::parse(&capitals) {

@@ -1,4 +1,4 @@
-//! Random numbers that come out alike everywhere: contents to check and block tables to scatter.
+//! Reproducible random numbers for contents and block tables.
 
 /// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
 #[derive(Clone, Debug)]
@@ -14,18 +14,17 @@ impl Random {
         mix(self.0)
     }
 
-    /// Scatters the blocks of so many tokens over a pool of `num_blocks`.
+    /// Scatters the blocks of this many tokens over a pool of `num_blocks`.
     pub(crate) fn scattered(&mut self, tokens: u64, block_size: u64, num_blocks: u32) -> Vec<u32> {
         self.blocks(tokens.div_ceil(block_size) as u32, num_blocks)
     }
 
-    /// `count` different blocks out of `of`, in random order.
+    /// Returns `count` different blocks out of `of`, in random order.
     pub(crate) fn blocks(&mut self, count: u32, of: u32) -> Vec<u32> {
         let mut blocks: Vec<u32> = (0..of).collect();
         let count = count.min(of);
         for i in 0..count {
-            // The bias of a remainder by less than 2^32 out of 2^64 is nothing that a bench could
-            // see.
+            // The bias of the remainder, below 2^32 out of 2^64, is negligible for a bench.
             let j = i + (self.next() % u64::from(of - i)) as u32;
             blocks.swap(i as usize, j as usize);
         }

@@ -5,7 +5,7 @@ use transload::layout::{Deployment, Dtype, Group, Spec};
 use super::engines::broken;
 use crate::failure::Failure;
 
-/// A side that serves a model of Llama's kind: one group of attention, 128 wide, in bf16.
+/// A side that serves a Llama-like model: one group of attention with a head size of 128, in bf16.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Llama {
     pub(crate) name: &'static str,
@@ -18,7 +18,7 @@ pub(crate) struct Llama {
     pub(crate) order: &'static str,
 }
 
-/// Tokens of the canonical case.
+/// The number of tokens in the canonical case.
 pub(crate) const CANONICAL_TOKENS: u64 = 2048;
 
 /// The canonical case, Llama-3-70B: prefill with TP 4 and blocks of 16 tokens.

@@ -1,4 +1,4 @@
-//! What the two sides of a transfer look like.
+//! Descriptions of the two sides of a transfer.
 
 use transload::layout::spec::{ConvLayout, FieldValue};
 use transload::layout::{Deployment, Group, Spec};
@@ -6,7 +6,7 @@ use transload::layout::{Deployment, Group, Spec};
 use super::number;
 use super::table::Table;
 
-/// One line for each group of each side.
+/// Formats a table with a line for each group of each side.
 pub(crate) fn sides(sides: [(&str, &Deployment); 2]) -> String {
     let mut table = Table::new("side|>TP|>PP|group|layers|order|>block|>blocks|>per rank|cache");
     for (role, deployment) in sides {
@@ -28,7 +28,7 @@ pub(crate) fn sides(sides: [(&str, &Deployment); 2]) -> String {
     table.finish()
 }
 
-/// Returns a side's own name, or the part that it plays. Nothing in it moves a terminal's cursor.
+/// Returns a side's own name, or its role. Control characters are removed.
 pub(crate) fn label(role: &str, deployment: &Deployment) -> String {
     match plain(deployment.name()) {
         name if name.is_empty() => role.to_owned(),
@@ -36,12 +36,12 @@ pub(crate) fn label(role: &str, deployment: &Deployment) -> String {
     }
 }
 
-/// Free text of a document, without what a terminal would obey.
+/// Removes control characters from free text, which a terminal would obey.
 fn plain(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(40).collect()
 }
 
-/// Of the stage that has the most.
+/// Returns the bytes on each rank of the largest stage.
 fn bytes_per_rank(deployment: &Deployment, group: &Group) -> u64 {
     (0..deployment.pp())
         .map(|stage| group.placement(stage))
@@ -50,8 +50,7 @@ fn bytes_per_rank(deployment: &Deployment, group: &Group) -> u64 {
         .unwrap_or(0)
 }
 
-/// The layers of a group, in a form that leaves room for the other columns: `0-79`, `1-35 step 2`; a long
-/// list on several lines.
+/// Formats the layers of a group in a narrow column: `0-79`, `1-35 step 2`; a long list on several lines.
 pub(crate) fn layers(group: &Group) -> String {
     const WIDTH: usize = 24;
     let (ids, list) = (group.layers().ids(), group.layers().to_string());
@@ -75,14 +74,14 @@ pub(crate) fn layers(group: &Group) -> String {
     text
 }
 
-/// What a group caches, one spec on a line.
+/// Formats the specs of a group, one a line.
 pub(crate) fn specs(group: &Group) -> String {
-    // One on a line: a page of several has no room for them on one.
+    // A page of several specs would be too wide for one line.
     let specs: Vec<String> = group.specs().iter().map(spec).collect();
     specs.join("\n")
 }
 
-/// `attention: heads 8, head_dim 128, bf16`
+/// Formats a spec: `attention: heads 8, head_dim 128, bf16`.
 fn spec(spec: &Spec) -> String {
     let fields = spec.identity();
     let head_dim = fields.iter().find(|(name, _)| *name == "head_dim").map(|(_, value)| value);

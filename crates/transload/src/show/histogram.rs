@@ -1,20 +1,20 @@
-//! How many chunks of which length: bars whose length is the share of the bytes.
+//! A histogram of chunk lengths, with bars in proportion to the bytes.
 
 use super::number;
 
-/// Length of the longest bar, in columns.
+/// The length of the longest bar in columns.
 const BAR: usize = 40;
 
-/// One bar.
+/// The chunks of one length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bar {
-    /// Bytes of each chunk.
+    /// The bytes of each chunk.
     pub(crate) length: u64,
-    /// How many there are.
+    /// The number of chunks.
     pub(crate) chunks: u64,
 }
 
-/// One line per length, ascending; the bars compare bytes, since many tiny chunks may carry little.
+/// Formats one line for each length, ascending. Bars compare bytes, since many tiny chunks may carry little.
 pub(crate) fn histogram(bars: &[Bar]) -> String {
     let share = |bar: &Bar| bar.length as f64 * bar.chunks as f64;
     let total: f64 = bars.iter().map(share).sum();
@@ -26,7 +26,7 @@ pub(crate) fn histogram(bars: &[Bar]) -> String {
     let mut text = String::new();
     for (bar, [length, chunks]) in bars.iter().zip(&rows) {
         let part = if total > 0.0 { share(bar) / total } else { 0.0 };
-        // A bar that exists is seen, however short.
+        // Every bar is at least one column long.
         let columns = ((part * BAR as f64).round() as usize).clamp(1, BAR);
         text.push_str(&format!(
             " {length:>lengths$} x {chunks:>counts$}  {:>5.1} % of the bytes  {}\n",

@@ -1,4 +1,4 @@
-//! JSON that people can read too: indented, with lists inside lists on one line each.
+//! JSON that is readable for people: indented, with lists inside lists on one line each.
 
 use std::io::{self, BufWriter, Write};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Serializer;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 
-/// Writes a value as it is serialised, so that a list of a billion chunks needs no memory.
+/// Writes a value while it is serialised, so that a list of a billion chunks needs no memory.
 pub(crate) fn write<W: Write>(to: W, value: &impl Serialize) -> io::Result<()> {
     let mut to = BufWriter::new(to);
     let mut serializer = Serializer::with_formatter(&mut to, Readable::default());
@@ -18,18 +18,18 @@ pub(crate) fn write<W: Write>(to: W, value: &impl Serialize) -> io::Result<()> {
 #[derive(Default)]
 struct Readable {
     pretty: PrettyFormatter<'static>,
-    /// Whether each open bracket is one of a list.
+    /// For each open bracket, whether it is that of a list.
     open: Vec<bool>,
 }
 
 impl Readable {
-    /// Inside a list that stands in a list.
+    /// Returns whether the position is inside a list within a list.
     fn on_one_line(&self) -> bool {
         self.open.ends_with(&[true, true])
     }
 }
 
-/// Calls the compact or the indenting formatter.
+/// Calls the compact or the indenting formatter, depending on the position.
 macro_rules! either {
     ($self:ident.$method:ident($($argument:expr),*)) => {
         if $self.on_one_line() {

@@ -1,14 +1,14 @@
-//! What the bytes of a rank's memory are, in the words of pictures and sketches.
+//! The meaning of each byte of a rank's memory, for pictures and sketches.
 
 use transload::layout::{Axis, ComponentView, Deployment, Group, Rank};
 
-/// One rank's memory of a group.
+/// One rank's memory for a group.
 #[derive(Debug)]
 pub(super) struct Memory<'a> {
     pub(super) group: &'a Group,
-    /// The ids of the rank's layers.
+    /// The ids of the layers on the rank.
     layers: &'a [u32],
-    /// One for each component.
+    /// The components.
     pub(super) parts: Vec<Part>,
 }
 
@@ -17,24 +17,24 @@ pub(super) struct Memory<'a> {
 pub(super) struct Part {
     pub(super) view: ComponentView,
     pub(super) name: &'static str,
-    /// One of its units, as `head`; `None` where the whole model has a single one.
+    /// The name of a unit, for example `head`; `None` if the whole model has a single one.
     pub(super) unit: Option<String>,
-    /// The content axes, without the bytes of an element.
+    /// The content axes and their names, without the bytes of an element.
     pub(super) content: Vec<(Axis, &'static str)>,
 }
 
-/// What one byte of a rank's memory is.
+/// The meaning of one byte of a rank's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) layer: u32,
     pub(super) block: u64,
-    /// Counted from the start of the block.
+    /// The state's index within the block.
     pub(super) state: u64,
-    /// Index into [`Memory::parts`].
+    /// The index into [`Memory::parts`].
     pub(super) part: usize,
-    /// Counted over the whole model.
+    /// The unit's index in the whole model.
     pub(super) unit: u64,
-    /// Positions along [`Part::content`].
+    /// The positions along [`Part::content`].
     pub(super) content: Vec<u64>,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Memory<'a> {
         Self { group, layers: &group.layers().ids()[group.stage_slots(stage)], parts: parts.collect() }
     }
 
-    /// What a step along the states of a block is.
+    /// Returns the name of a state: `token` if a state has one token.
     pub(super) fn state(&self) -> &'static str {
         let mut tokens = self.group.specs().iter();
         match tokens.find_map(|spec| spec.tokens_per_state()) {
@@ -54,7 +54,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// What the byte at an address is; `None` for padding, and inside of an element.
+    /// Returns the meaning of the byte at an address; `None` for padding and within an element.
     pub(super) fn at(&self, address: u64) -> Option<Place> {
         let (index, part) = (self.parts.iter().enumerate()).find(|(_, part)| part.position(address).is_some())?;
         let position = part.position(address)?;
@@ -106,7 +106,7 @@ impl Part {
         }
     }
 
-    /// The position along every axis of the byte at an address, if it is one of the component's.
+    /// Returns the position of the byte at an address along every axis, if the byte belongs to the component.
     fn position(&self, address: u64) -> Option<Vec<(Axis, u64)>> {
         let mut rest = address.checked_sub(self.view.view.offset)?;
         let mut dims = self.view.view.dims.clone();

@@ -1,4 +1,4 @@
-//! How results look: tables, histograms, numbers with their units; and progress before there are any.
+//! The presentation of results (tables, histograms, numbers with units) and of progress.
 
 pub(crate) mod deployment;
 pub(crate) mod histogram;

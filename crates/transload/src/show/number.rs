@@ -1,8 +1,8 @@
-//! Numbers as people read them: grouped digits, bytes and times.
+//! Formats and parses numbers for people: grouped digits, bytes and times.
 
 use std::time::Duration;
 
-/// `1,310,720`
+/// Formats with grouped digits: `1,310,720`.
 pub(crate) fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -15,14 +15,14 @@ pub(crate) fn grouped(n: u64) -> String {
     text
 }
 
-/// The same for what may exceed 64 bits.
+/// Formats with grouped digits, or as a power of ten above 64 bits.
 pub(crate) fn grouped_wide(n: u128) -> String {
     u64::try_from(n).map_or_else(|_| format!("{:.3e}", n as f64), grouped)
 }
 
-/// A number that is mostly whole: `131,072`, `146.25`.
+/// Formats a number that is usually whole: `131,072`, `146.25`.
 pub(crate) fn broken(n: f64) -> String {
-    // Parts may round up to a whole.
+    // The fraction may round up to a whole.
     match (n.fract() * 100.0).round() {
         0.0 => grouped_wide(n as u128),
         100.0 => grouped_wide(n as u128 + 1),
@@ -30,7 +30,7 @@ pub(crate) fn broken(n: f64) -> String {
     }
 }
 
-/// So many of a thing: `1 chunk`, `1,024 chunks`.
+/// Formats a count of things: `1 chunk`, `1,024 chunks`.
 pub(crate) fn count(n: u64, thing: &str) -> String {
     let plural = if n == 1 { "" } else { "s" };
     format!("{} {thing}{plural}", grouped(n))
@@ -38,7 +38,7 @@ pub(crate) fn count(n: u64, thing: &str) -> String {
 
 const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
 
-/// A length in bytes with no more than three figures: `512 B`, `8 KiB`, `1.25 MiB`.
+/// Formats a length in bytes with at most three figures: `512 B`, `8 KiB`, `1.25 MiB`.
 pub(crate) fn bytes(n: u64) -> String {
     if n < 1024 {
         return format!("{n} B");
@@ -60,7 +60,7 @@ pub(crate) fn bytes(n: u64) -> String {
     format!("{text} {unit}")
 }
 
-/// The same for a share of bytes.
+/// Formats like [`bytes`] a number of bytes that may have a fraction.
 pub(crate) fn bytes_in_parts(n: f64) -> String {
     match n < 1024.0 && n.fract() != 0.0 {
         true => format!("{} B", figures(n)),
@@ -68,12 +68,12 @@ pub(crate) fn bytes_in_parts(n: f64) -> String {
     }
 }
 
-/// The same for what may exceed 64 bits.
+/// Formats like [`bytes`] a number that may exceed 64 bits.
 pub(crate) fn bytes_wide(n: u128) -> String {
     bytes(u64::try_from(n).unwrap_or(u64::MAX))
 }
 
-/// A number of tokens as people type it: `2000`, `128k` (128,000), `128Ki` (131,072), `1.5M`.
+/// Parses a number of tokens: `2000`, `128k` (128,000), `128Ki` (131,072), `1.5M`.
 pub(crate) fn parse_tokens(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is no number of tokens; write it as 2000, 128k (128,000), 128Ki (131,072) or 1M");
     let (digits, unit) = parts(text).ok_or_else(wrong)?;
@@ -85,7 +85,7 @@ pub(crate) fn parse_tokens(text: &str) -> Result<u64, String> {
         "Mi" | "mi" => 1 << 20,
         _ => return Err(wrong()),
     };
-    // Thousands of a token there may be, parts of one there are not: 1.5k, but not 1.5.
+    // The result has to be whole: 1.5k is 1,500 tokens, but 1.5 is an error.
     let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
     let part = part.trim_end_matches('0');
     let all: u128 = format!("{whole}{part}").parse().map_err(|_| wrong())?;
@@ -97,13 +97,13 @@ pub(crate) fn parse_tokens(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A number and its unit, which may be empty, as people type them: `12.5GB/s`, `4 us`.
+/// Parses a number and its unit, which may be empty: `12.5GB/s`, `4 us`.
 pub(crate) fn quantity(text: &str) -> Option<(f64, &str)> {
     let (value, unit) = parts(text)?;
     Some((value.parse().ok()?, unit))
 }
 
-/// The digits of a quantity, and its unit.
+/// Splits a quantity into its digits and its unit.
 fn parts(text: &str) -> Option<(&str, &str)> {
     let text = text.trim();
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.'));
@@ -111,7 +111,7 @@ fn parts(text: &str) -> Option<(&str, &str)> {
     (!value.is_empty()).then_some((value, unit.trim()))
 }
 
-/// The same to the byte, in the largest unit without a fraction: `1,280 KiB`, `2,046,820 B`.
+/// Formats bytes exactly, in the largest unit without a fraction: `1,280 KiB`, `2,046,820 B`.
 pub(crate) fn exact_bytes(n: u64) -> String {
     let (mut value, mut unit) = (n, "B");
     for next in UNITS {
@@ -124,7 +124,7 @@ pub(crate) fn exact_bytes(n: u64) -> String {
     format!("{} {unit}", grouped(value))
 }
 
-/// A time: `640 ns`, `4.20 us`, `38.1 ms`, `2.05 s`.
+/// Formats a time: `640 ns`, `4.20 us`, `38.1 ms`, `2.05 s`.
 pub(crate) fn time(t: Duration) -> String {
     let ns = t.as_nanos() as f64;
     match ns {
@@ -135,18 +135,17 @@ pub(crate) fn time(t: Duration) -> String {
     }
 }
 
-/// A rate in GB/s: `1.83 GB/s`.
+/// Formats a rate: `1.83 GB/s`.
 pub(crate) fn rate(bytes: u64, t: Duration) -> String {
     format!("{} GB/s", figures(gigabytes_per_second(bytes, t)))
 }
 
-/// With 10^9 bytes to the GB.
+/// Returns a rate in GB/s, with 10^9 bytes to the GB.
 pub(crate) fn gigabytes_per_second(bytes: u64, t: Duration) -> f64 {
     bytes as f64 / t.as_nanos().max(1) as f64
 }
 
-/// Three significant figures, zeros among them, so that columns align; digits of large numbers are
-/// grouped.
+/// Formats three significant figures, including zeros, so that columns align; digits of large numbers are grouped.
 pub(crate) fn figures(value: f64) -> String {
     let places = match value.abs() {
         v if v >= 1000.0 => return grouped(value.round() as u64),

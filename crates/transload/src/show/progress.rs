@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Work shorter than this shows no bar.
+/// The time after which a bar appears.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often the bar's clock moves on while nothing else does.
+/// The interval at which the bar's clock advances without other progress.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Progress of one piece of work; the bar goes away when this is dropped.
+/// The progress of one operation; the bar disappears when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// `total` steps of work, named for the user.
+    /// Creates a progress of `total` steps with a name for the user.
     pub(crate) fn new(what: &'static str, total: u64) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
         let style = ProgressStyle::with_template("{msg} {bar:40} {percent:>3} % {elapsed:>4}");
@@ -27,7 +27,7 @@ impl Progress {
         std::thread::spawn(move || {
             std::thread::sleep(PATIENCE);
             if let Some(bar) = waiting.upgrade().filter(|bar| !bar.is_finished()) {
-                // indicatif draws nothing where stderr is no terminal.
+                // indicatif draws nothing if stderr is not a terminal.
                 bar.set_draw_target(ProgressDrawTarget::stderr());
                 bar.enable_steady_tick(TICK);
             }
@@ -35,23 +35,23 @@ impl Progress {
         Self { bar }
     }
 
-    /// What is being done now.
+    /// Sets the message about the current step.
     pub(crate) fn say(&self, what: String) {
         self.bar.set_message(what);
     }
 
-    /// So many more steps are done.
+    /// Advances by this many steps.
     pub(crate) fn advance(&self, steps: u64) {
         self.bar.inc(steps);
     }
 
-    /// So many steps are done of so many, which may be more than was thought.
+    /// Sets the number of completed steps and the total, which may have grown.
     pub(crate) fn reach_of(&self, steps: u64, total: u64) {
         self.bar.set_length(total);
         self.bar.set_position(steps);
     }
 
-    /// So many steps are done in all.
+    /// Sets the number of completed steps.
     pub(crate) fn reach(&self, steps: u64) {
         self.bar.set_position(steps);
     }

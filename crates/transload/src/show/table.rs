@@ -13,42 +13,43 @@ const STYLE: TableStyle = TableStyle::new()
 #[derive(Debug)]
 pub(crate) struct Table {
     inner: comfy_table::Table,
-    /// How the texts of each column stand.
-    leans: Vec<CellAlignment>,
+    /// The alignment of each column.
+    alignments: Vec<CellAlignment>,
 }
 
 impl Table {
-    /// A table with columns of these names, between bars; texts stand to the right in one that begins with `>`.
+    /// Creates a table. `columns` has the names separated by bars; a name that begins with `>` makes its column
+    /// right-aligned.
     pub(crate) fn new(columns: &str) -> Self {
         let mut inner = comfy_table::Table::new();
         inner
             .load_style(STYLE)
             .set_content_arrangement(ContentArrangement::Disabled)
-            // Whether stdout shows colours is decided where it is written.
+            // Colours are always produced here; the writer of stdout drops them if necessary.
             .enforce_styling();
         if let Some(width) = terminal::width(std::io::stdout()) {
-            // Long texts go on below, in their column.
+            // Long texts wrap within their column.
             inner.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
         }
         let columns = columns.split('|').map(|name| match name.strip_prefix('>') {
             Some(name) => (name, CellAlignment::Right),
             None => (name, CellAlignment::Left),
         });
-        let (names, leans): (Vec<_>, Vec<_>) = columns.unzip();
-        let header = names.into_iter().zip(&leans);
-        let header = header.map(|(name, lean)| cell(name, *lean).add_attribute(Attribute::Bold));
+        let (names, alignments): (Vec<_>, Vec<_>) = columns.unzip();
+        let header = names.into_iter().zip(&alignments);
+        let header = header.map(|(name, alignment)| cell(name, *alignment).add_attribute(Attribute::Bold));
         inner.set_header(header);
-        Self { inner, leans }
+        Self { inner, alignments }
     }
 
     /// Adds a row; one text per column.
     pub(crate) fn row<T: AsRef<str>>(&mut self, texts: impl IntoIterator<Item = T>) {
-        let leans = self.leans.iter().copied();
-        let cells = texts.into_iter().zip(leans).map(|(t, l)| cell(t.as_ref(), l));
+        let alignments = self.alignments.iter().copied();
+        let cells = texts.into_iter().zip(alignments).map(|(t, l)| cell(t.as_ref(), l));
         self.inner.add_row(cells.collect::<Vec<_>>());
     }
 
-    /// The finished text, ending with a line end.
+    /// Returns the finished text, which ends with a line end.
     pub(crate) fn finish(mut self) -> String {
         for column in self.inner.column_iter_mut() {
             column.set_padding((1, 0));
@@ -67,8 +68,8 @@ impl Table {
     }
 }
 
-fn cell(text: &str, lean: CellAlignment) -> Cell {
-    Cell::new(text).set_alignment(lean)
+fn cell(text: &str, alignment: CellAlignment) -> Cell {
+    Cell::new(text).set_alignment(alignment)
 }
 
 #[cfg(test)]

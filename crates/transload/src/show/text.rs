@@ -1,7 +1,7 @@
-//! Text of others, on a terminal.
+//! Untrusted text on a terminal.
 
-/// The text with its control characters escaped, which would move the cursor or worse. Nothing else changes:
-/// quotes, marks and letters of any script are what they are.
+/// Escapes control characters, which could move the cursor or worse. Everything else, such as quotes and letters of any
+/// script, is kept.
 pub(crate) fn printable(text: &str) -> String {
     let mut printable = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -1,8 +1,8 @@
-//! Moments.
+//! Formats points in time.
 
 use chrono::{DateTime, Datelike};
 
-/// A moment, in seconds since 1970: `2023-11-14 22:13:20 UTC`.
+/// Formats seconds since 1970: `2023-11-14 22:13:20 UTC`.
 pub(crate) fn utc(seconds: u64) -> String {
     let time = i64::try_from(seconds).ok();
     let time = time.and_then(|seconds| DateTime::from_timestamp(seconds, 0));

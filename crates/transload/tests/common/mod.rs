@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// What a run of the command left behind.
+/// The result of a run of the command.
 pub struct Ran {
     pub code: Option<i32>,
     pub stdout: String,
@@ -22,13 +22,13 @@ impl Ran {
         }
     }
 
-    /// What it said on stderr, however its lines were broken.
+    /// Returns stderr with line breaks joined.
     pub fn told(&self) -> String {
         let words = self.stderr.split_whitespace().filter(|word| *word != "│");
         words.collect::<Vec<_>>().join(" ")
     }
 
-    /// The JSON on stdout.
+    /// Parses stdout as JSON.
     #[track_caller]
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.stdout)
@@ -36,7 +36,7 @@ impl Ran {
     }
 }
 
-/// The command, with nothing of the caller's environment that changes what it prints.
+/// Returns the command, without variables of the caller's environment that change its output.
 pub fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_transload"));
     for name in ["TRANSLOAD_LOG", "NO_COLOR", "CLICOLOR_FORCE", "CLICOLOR", "COLUMNS"] {
@@ -45,22 +45,22 @@ pub fn command() -> Command {
     command
 }
 
-/// Runs it in `dir`.
+/// Runs the command in `dir`.
 pub fn transload_in(dir: &Path, args: &[&str]) -> Ran {
     Ran::new(command().current_dir(dir).args(args).output().expect("the command starts"))
 }
 
-/// Runs it where it does not matter.
+/// Runs the command in an arbitrary directory.
 pub fn transload(args: &[&str]) -> Ran {
     transload_in(&std::env::temp_dir(), args)
 }
 
-/// The root of the repository.
+/// Returns the root of the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A document of Llama's shape with these lines before its group, and these in it.
+/// Returns a document of Llama's shape with `lines` before its group and `group` in it.
 pub fn document(lines: &str, group: &str) -> String {
     let spec = "kind = \"attention\"\nheads = 8\nhead_dim = 16\ndtype = \"bf16\"";
     format!(
@@ -69,7 +69,7 @@ pub fn document(lines: &str, group: &str) -> String {
     )
 }
 
-/// A folder with a source in `a.toml` and a destination in `b.toml`.
+/// Creates a folder with a source in `a.toml` and a destination in `b.toml`.
 pub fn pair(a: &str, b: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a folder");
     fs::write(dir.path().join("a.toml"), a).expect("a file");
@@ -77,6 +77,6 @@ pub fn pair(a: &str, b: &str) -> tempfile::TempDir {
     dir
 }
 
-/// A source and a destination for such documents.
+/// The lines of a source and of a destination for [`document`].
 pub const SRC: &str = "tp = 1\nblock_size = 16\nnum_blocks = 8";
 pub const DST: &str = "tp = 2\nblock_size = 32\nnum_blocks = 8";

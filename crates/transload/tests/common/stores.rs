@@ -1,4 +1,4 @@
-//! A small store, as an operator finds one.
+//! A small store for tests of the operator's commands.
 
 use std::path::Path;
 
@@ -7,12 +7,12 @@ use transload::store::{ChunkHash, ManifestName, open};
 /// Hashes of 8 bytes, as llama.cpp has them.
 pub(crate) const HASHES: [&str; 3] = ["b1946ac92492d234", "591785b794601e21", "7d793037a0760186"];
 
-/// Two manifests that refer to two chunks, and a chunk that nothing refers to any more.
+/// Fills a store with two manifests that refer to two chunks, and with a chunk that no manifest refers to.
 pub(crate) fn fill(folder: &Path) {
     let uri = uri(folder);
     let hash = |i: usize| -> ChunkHash { HASHES[i].parse().expect("a hash") };
     let name = |name: &str| ManifestName::new(name).expect("a name");
-    // A handle for each, since what was put on a handle is also remembered as needed by its manifest.
+    // Each manifest has its own handle. A manifest counts all chunks put on its handle as needed.
     let store = open(&uri).expect("a store");
     let text = format!(
         "{{\"model\": \"llama-3.1-8b\", \"tokens\": 512,\n \"chunks\": [\"{}\", \"{}\"]}}\n",

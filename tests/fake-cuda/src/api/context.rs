@@ -1,4 +1,4 @@
-//! Contexts: the primary one of each device, and which is current in a thread.
+//! Contexts: the primary context of each device, and the current one of each thread.
 
 use std::ffi::{c_int, c_uint};
 
@@ -30,10 +30,11 @@ driver! {
             state.retained == 0
         };
         if last {
-            // The context goes, with all that was made in it. A lost one says so, and goes too.
+            // The context is destroyed with everything in it. If it is lost, its error is returned, and it is destroyed
+            // as well.
             let outcome = stream::wait_for_all(device);
             let mut board = board();
-            // Somebody may have come for it meanwhile, who goes on with it.
+            // Another thread may have retained it meanwhile, which keeps it.
             if board.contexts[device].retained == 0 {
                 board.clear(device);
                 memory::write().clear(device);
@@ -105,16 +106,16 @@ driver! {
 }
 
 thread_local! {
-    /// CU_STREAM_CAPTURE_MODE_GLOBAL at first. Nothing captures, so nothing comes of it.
+    /// Initially CU_STREAM_CAPTURE_MODE_GLOBAL. Nothing is ever captured, so the mode has no effect.
     static CAPTURE_MODE: std::cell::Cell<c_uint> = const { std::cell::Cell::new(0) };
 }
 
-/// A primary context's handle is the same whenever it is retained.
+/// Returns the handle of a device's primary context, which never changes.
 pub(super) fn handle(device: usize) -> Handle {
     0xc000 + 16 * device
 }
 
-/// The device of a context that is there and not lost.
+/// Returns the device of a context that exists and is not lost.
 pub(super) fn device_of(context: Handle) -> Result<usize> {
     let device = (0..settings().devices).find(|device| handle(*device) == context);
     let device = device.ok_or(CUDA_ERROR_INVALID_CONTEXT)?;

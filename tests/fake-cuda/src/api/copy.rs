@@ -31,7 +31,7 @@ driver! {
         copy::between(device, to, from, size, stream)
     };
 
-    // Of CUDA 12.8. What its attributes say does not matter where all memory is the driver's.
+    // A function of CUDA 12.8. Its attributes do not matter here, where all memory is the driver's.
     fn cuMemcpyBatchAsync(
         to: In<u64>, from: In<u64>, sizes: In<usize>, count: usize, attributes: In<u8>, first: In<usize>,
         attribute_count: usize, _failed: Out<usize>, stream: Handle
@@ -58,7 +58,7 @@ driver! {
         copy::fill(device, to, byte, size, stream, false)
     };
 
-    // It waits only where it fills memory of the host.
+    // It waits only if it fills host memory.
     fn cuMemsetD8_v2(to: u64, byte: c_uchar, size: usize) in_context |device| {
         let host = memory::read().at(to).is_some_and(|(_, region)| region.is_host());
         copy::fill(device, to, byte, size, 0, host)

@@ -48,7 +48,7 @@ driver! {
         check(device)?;
         let length = usize::try_from(length).ok().filter(|length| *length > 0);
         let length = length.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        // What does not fit is cut off, and ends with NUL too.
+        // A name that does not fit is cut off and still ends with NUL.
         let cut = NAME.len().min(length) - 1;
         for (index, byte) in NAME[..cut].iter().enumerate() {
             name.nth(index).give(*byte)?;
@@ -75,7 +75,7 @@ driver! {
     };
 }
 
-/// The index of a device.
+/// Returns the index of a device.
 pub(super) fn check(device: c_int) -> Result<usize> {
     let index = usize::try_from(device).ok();
     index.filter(|index| *index < settings().devices).ok_or(CUDA_ERROR_INVALID_DEVICE)
@@ -87,7 +87,7 @@ fn uuid_of(device: c_int) -> Result<[u8; 16]> {
     Ok(uuid)
 }
 
-/// What the fake does not know of is 0.
+/// Returns an attribute; those that the fake does not know are 0.
 fn attribute_of(device: c_int, attribute: c_uint) -> c_int {
     const KNOWN: &[(Attribute, c_int)] = &[
         (Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024),

@@ -50,7 +50,7 @@ driver! {
         stream::wait(device, mark.as_slice())
     };
 
-    // Streams that wait for it go on waiting.
+    // Streams that wait for the event continue to wait.
     fn cuEventDestroy_v2(event: Handle) in_context |_| {
         board().events.remove(&event).map(drop).ok_or(CUDA_ERROR_INVALID_HANDLE)
     };

@@ -24,7 +24,7 @@ driver! {
         address.give(start)
     };
 
-    // CU_MEM_ATTACH_GLOBAL is the one that is known.
+    // Only CU_MEM_ATTACH_GLOBAL is supported.
     fn cuMemAllocManaged(address: Out<u64>, size: usize, flags: c_uint) allocating |device| {
         if size == 0 || address.is_null() || flags != 1 {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -35,7 +35,7 @@ driver! {
         address.give(start)
     };
 
-    // As a driver does it, after all that the memory's context was given.
+    // Like a driver, this first waits for all work of the memory's context.
     fn cuMemFree_v2(address: u64) in_context |_| remove(address, CUDA_ERROR_INVALID_VALUE, |region| {
         matches!(region.kind, Kind::Allocated(_) | Kind::Managed(_))
     });
@@ -50,7 +50,8 @@ driver! {
     };
 }
 
-/// Takes a region away that begins here and is such a one, after all that its context was given.
+/// Removes the region at this address if `is_such` accepts it, after all work of its context. Otherwise returns
+/// `otherwise`.
 pub(super) fn remove(address: u64, otherwise: Code, is_such: fn(&Region) -> bool) -> Result {
     let device = {
         let memory = memory::read();

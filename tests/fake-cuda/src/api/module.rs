@@ -9,7 +9,7 @@ use crate::faults;
 use crate::kernel::Entry;
 use crate::stream;
 
-/// Threads of a block: the launch bounds of our kernels.
+/// The most threads of a block: the launch bounds of our kernels.
 const MOST_THREADS: c_int = 256;
 
 driver! {
@@ -35,7 +35,7 @@ driver! {
         Ok(())
     };
 
-    // CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK and NUM_REGS; a kernel of ours has nothing else.
+    // CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK and NUM_REGS; all other attributes of our kernels are 0.
     fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_uint, function: Handle) in_context |_| {
         board().functions.get(&function).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         value.give(match attribute {
@@ -57,7 +57,7 @@ driver! {
         if board.lines[&line].device != function.device {
             return Err(CUDA_ERROR_INVALID_HANDLE);
         }
-        // Our kernels are rows of threads.
+        // Our kernels use one-dimensional grids and blocks.
         let row = [grid_y, grid_z, block_y, block_z].iter().all(|count| *count == 1);
         let threads = grid_x.checked_mul(block_x).filter(|threads| *threads > 0 && row && block_x <= MOST_THREADS as u32);
         let threads = threads.ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -88,7 +88,7 @@ fn load(device: usize, module: Out<Handle>, image: In<c_char>) -> Result {
     Ok(())
 }
 
-/// Text of a caller, which lives as long as the call.
+/// Reads a caller's text, which is valid for the duration of the call.
 fn text<'call>(of: In<c_char>) -> Result<&'call str> {
     of.read()?;
     // SAFETY: it is not null, and the caller of the driver says that it ends with NUL.

@@ -1,4 +1,4 @@
-//! What the driver knows of an address.
+//! The attributes of addresses.
 
 use std::ffi::{c_int, c_uint};
 
@@ -20,7 +20,7 @@ driver! {
         give(data, attribute, address, Some(found))
     };
 
-    // An address that the driver does not know has attributes of 0.
+    // The attributes of an unknown address are 0.
     fn cuPointerGetAttributes(
         count: c_uint, attributes: In<c_uint>, data: In<Out<u8>>, address: u64
     ) not_lost || {
@@ -49,7 +49,7 @@ fn give(data: Out<u8>, attribute: c_uint, address: u64, found: Option<(u64, &Reg
         let managed = region.is_some_and(|region| matches!(region.kind, Kind::Managed(_)));
         data.cast().give(c_uint::from(managed))
     } else if is(Attribute::CU_POINTER_ATTRIBUTE_CONTEXT) {
-        // Mapped memory was allocated in no context.
+        // Mapped memory does not belong to a context.
         let of = region.filter(|region| !matches!(region.kind, Kind::Mapped(_)));
         data.cast().give(of.map_or(0, |region| handle(region.device)))
     } else if is(Attribute::CU_POINTER_ATTRIBUTE_DEVICE_POINTER) {

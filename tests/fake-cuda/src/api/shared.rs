@@ -1,4 +1,4 @@
-//! Virtual memory management: memory as handles that other processes can have, and where it is mapped.
+//! Virtual memory management: memory with handles that other processes can import, and its mappings.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_ulonglong};
@@ -16,7 +16,7 @@ use crate::view::{View, backing};
 
 const GRANULARITY: u64 = 2 << 20;
 
-/// The name of such memory, before its device's number: what an import goes by.
+/// The name of the backing file, followed by the device's number. Imports recognise it.
 const NAME: &str = "fake-cuda-shared-";
 
 /// CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE and CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
@@ -24,7 +24,7 @@ const PINNED: c_uint = 1;
 const DEVICE: c_uint = 1;
 const POSIX: c_uint = 1;
 
-/// `CUmemLocation`, with numbers for enums: callers may give any.
+/// `CUmemLocation`, with integers in place of enums, since callers may pass any value.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Location {
@@ -77,7 +77,7 @@ driver! {
         made.give(add(Shared { memory, size, device, exportable }))
     };
 
-    // Mappings keep the memory.
+    // Existing mappings keep the memory alive.
     fn cuMemRelease(handle: u64) not_lost || {
         let released = memory::write().shared.remove(&(handle as Handle));
         released.map(drop).ok_or(CUDA_ERROR_INVALID_HANDLE)
@@ -107,14 +107,14 @@ driver! {
         })
     };
 
-    // The caller keeps its descriptor.
+    // The descriptor is duplicated; the caller keeps its own.
     fn cuMemImportFromShareableHandle(made: Out<u64>, descriptor: usize, kind: c_uint) not_lost || {
         let descriptor = RawFd::try_from(descriptor).ok().filter(|descriptor| *descriptor >= 0);
         let descriptor = descriptor.filter(|_| kind == POSIX).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         made.give(add(import(descriptor).ok_or(CUDA_ERROR_INVALID_VALUE)?))
     };
 
-    // The address that a caller wishes for is a hint, and not taken.
+    // The requested address is only a hint, and is ignored.
     fn cuMemAddressReserve(
         address: Out<u64>, size: usize, alignment: usize, _wish: u64, flags: c_ulonglong
     ) not_lost || {
@@ -138,7 +138,7 @@ driver! {
         Ok(())
     };
 
-    // Nobody has access to it yet.
+    // No device has access to a new mapping.
     fn cuMemMap(address: u64, size: usize, offset: usize, handle: u64, flags: c_ulonglong) not_lost || {
         let mut memory = memory::write();
         let size = granular(size as u64)?;
@@ -154,7 +154,7 @@ driver! {
         Ok(())
     };
 
-    // It takes away whole mappings only, and waits for what runs, but not for what is queued.
+    // It removes only whole mappings, and waits for running work but not for queued work.
     fn cuMemUnmap(address: u64, size: usize) not_lost || {
         let mut memory = memory::write();
         let mapped = mappings(&memory, address, size as u64)?;
@@ -212,7 +212,7 @@ fn add(shared: Shared) -> u64 {
     handle as u64
 }
 
-/// The memory of a descriptor, if a fake driver made it.
+/// Imports the memory of a descriptor if a fake driver made it.
 fn import(descriptor: RawFd) -> Option<Shared> {
     let name = fs::read_link(format!("/proc/self/fd/{descriptor}")).ok()?;
     let name = name.to_str()?.strip_prefix("/memfd:")?.strip_suffix(" (deleted)")?;
@@ -224,7 +224,7 @@ fn import(descriptor: RawFd) -> Option<Shared> {
     Some(Shared { memory, size, device, exportable: true })
 }
 
-/// The reservation that has all of a range.
+/// Returns the reservation that contains a whole range.
 fn reservation(memory: &Memory, address: u64, size: u64) -> Result<(u64, &Reservation)> {
     let before = memory.reservations.range(..=address).next_back();
     let (&start, reservation) = before.ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -232,7 +232,7 @@ fn reservation(memory: &Memory, address: u64, size: u64) -> Result<(u64, &Reserv
     inside.then_some((start, reservation)).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
-/// The mappings that a range is made of, which it has to be from its first byte to its last.
+/// Returns the mappings in a range, which they have to fill exactly.
 fn mappings(memory: &Memory, address: u64, size: u64) -> Result<Vec<u64>> {
     let mut starts = Vec::new();
     let mut at = address;

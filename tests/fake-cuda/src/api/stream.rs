@@ -15,7 +15,7 @@ const NON_BLOCKING: c_uint = 1;
 driver! {
     fn cuStreamCreate(made: Out<Handle>, flags: c_uint) in_context |device| create(device, made, flags);
 
-    // Streams of the greatest priority are counted by a name of their own.
+    // Streams of the greatest priority are counted under a separate name.
     fn cuStreamCreateWithPriority(made: Out<Handle>, flags: c_uint, priority: c_int) in_context |device| {
         if priority == stream::GREATEST_PRIORITY {
             faults::count("greatest priority")?;
@@ -23,7 +23,7 @@ driver! {
         create(device, made, flags)
     };
 
-    // Its work goes on.
+    // Pending work of the stream is still executed.
     fn cuStreamDestroy_v2(stream: Handle) in_context |device| {
         let mut board = board();
         let line = stream::resolve(&mut board, device, stream)?;
@@ -55,7 +55,7 @@ driver! {
         let mut board = board();
         let line = stream::resolve(&mut board, device, stream)?;
         let event = board.events.get(&event).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
-        // What was recorded last counts, also if the event is recorded again or destroyed.
+        // The last record counts, even if the event is recorded again or destroyed later.
         if let Some(mark) = event.mark {
             stream::enqueue(&mut board, line, vec![mark], Box::new(|_| Ok(())));
         }
@@ -68,7 +68,7 @@ driver! {
         context.give(handle(board.lines[&line].device))
     };
 
-    // Handles are not used twice either.
+    // Handles are never reused, so they can serve as ids.
     fn cuStreamGetId(stream: Handle, id: Out<u64>) in_context |device| {
         let line = stream::resolve(&mut board(), device, stream)?;
         id.give(line as u64)

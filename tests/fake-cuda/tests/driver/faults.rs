@@ -1,4 +1,4 @@
-//! Faults on command, and what is left after a program.
+//! Requested faults, and objects that a program leaves behind.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -20,7 +20,7 @@ fn a_call_fails_on_command() {
         assert_eq!(call!(cuMemAlloc_v2(&mut 0, 1)), CUresult::CUDA_ERROR_UNKNOWN);
         assert_eq!(fake.calls("cuMemAlloc_v2"), 6);
         assert_eq!(fake.live(), 4);
-        // A sticky error loses the context, and frees who waits in it.
+        // A sticky error loses the context and wakes threads that wait in it.
         let lost = CUresult::CUDA_ERROR_LAUNCH_FAILED;
         fake.hold(true);
         good!(cuMemsetD8Async(memory, 0, 1, null_mut()));
@@ -65,13 +65,13 @@ fn a_program_that_cleans_up_leaves_nothing() {
     });
 }
 
-/// How a test has a library that lacks symbols, or all of them.
+/// Tests get a library without some or all symbols in this way.
 #[test]
 fn a_variant_lacks_symbols() {
     let (_folder, variant) = fake_cuda::without(&fake_cuda::library(), &["cuMemCreate", "cuMemMap"]);
     // SAFETY: loading the fake runs nothing.
     let lacking = unsafe { libloading::Library::new(&variant) }.unwrap();
-    // SAFETY: they are not called.
+    // SAFETY: the functions are not called.
     let has = |name: &str| unsafe { lacking.get::<*const c_void>(name) }.is_ok();
     assert!(!has("cuMemCreate") && !has("cuMemMap"));
     assert!(has("cuMemUnmap") && has("cuInit"));
@@ -79,7 +79,7 @@ fn a_variant_lacks_symbols() {
     let Some((_folder, file)) = fake_cuda::empty() else {
         return;
     };
-    // SAFETY: there is nothing in it.
+    // SAFETY: the library is empty.
     let library = unsafe { libloading::Library::new(file) }.unwrap();
     // SAFETY: it is not called.
     assert!(unsafe { library.get::<*const c_void>("cuInit") }.is_err());

@@ -46,7 +46,7 @@ struct Launch {
     nest: [Loop; 8],
 }
 
-/// Right for numbers below 2^31.
+/// Returns the constants of a division. They are right for numbers below 2^31.
 fn division(divisor: u32) -> Division {
     let shift = divisor.next_power_of_two().trailing_zeros();
     Division { divisor, multiplier: (1u64 << (31 + shift)).div_ceil(u64::from(divisor)) as u32, shift }
@@ -54,7 +54,7 @@ fn division(divisor: u32) -> Division {
 
 const SIZE: usize = 1024;
 
-/// Two places, one in each of two allocations, of three chunks of two units, and a dense buffer.
+/// A nest of two places, one in each of two allocations, with three chunks of two units each, and a dense buffer.
 struct Nest {
     unit: u64,
     allocations: [CUdeviceptr; 2],
@@ -67,13 +67,14 @@ impl Nest {
         let allocations = [allocate(SIZE), allocate(SIZE)];
         let buffer = allocate(SIZE);
         let bases = allocate(16);
-        // Pinned memory does as well.
+        // The list of places may be in pinned memory.
         let places = pinned(32);
         let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
         upload(bases, &words(&allocations));
         places.copy_from_slice(&words(&[2 * unit, 0, (1 << 44) | (4 * unit), 6 * unit]));
         let places = places.as_ptr() as u64;
-        // From one chunk to the next there are three units more in an allocation, and none in the buffer.
+        // The next chunk begins three units behind the end of this one in an allocation, and directly behind it in the
+        // buffer.
         let nest = Loop { src: 3 * unit, dst: 0, inner: division(2), unused: 0 };
         let edge = |number, skip, bytes| Edge { number, skip: skip as u16, bytes: bytes as u16 };
         let launch = Launch {
@@ -81,7 +82,7 @@ impl Nest {
             src_bases: bases,
             dst_bases: 0,
             dst_buffer: buffer,
-            // Half of the second unit, and all but a byte of the last.
+            // The first edge is half of the second unit, and the last edge is all but a byte of the last unit.
             edges: [edge(1, unit / 2, unit - unit / 2), edge(11, 0, unit - 1)],
             first: 2,
             count: 9,
@@ -94,7 +95,8 @@ impl Nest {
         Self { unit, allocations, buffer, launch }
     }
 
-    /// Each byte that the launch moves: its allocation, its offset there, and its offset in the buffer.
+    /// Lists the bytes that the launch moves. Each has the number of its allocation, its offset there, and its offset
+    /// in the buffer.
     fn moves(&self) -> Vec<(usize, usize, usize)> {
         let mut moves = Vec::new();
         let unit = self.unit;
@@ -132,7 +134,7 @@ fn each_entry_moves_the_bytes_of_a_nest() {
                 dense[dst] = sides[place][src];
             }
             assert_eq!(download(nest.buffer, SIZE), dense, "unit {unit}");
-            // And back, into other bytes.
+            // The reverse direction scatters the buffer into other bytes.
             sides = [full(4), full(5)];
             for (allocation, bytes) in nest.allocations.iter().zip(&sides) {
                 upload(*allocation, bytes);
@@ -148,7 +150,7 @@ fn each_entry_moves_the_bytes_of_a_nest() {
     });
 }
 
-/// Runs a launch that ends in an error, which every later call gives.
+/// Runs a launch that ends with an error, and checks that all later calls return it.
 fn loses_the_context(nest: &Nest, code: CUresult) {
     nest.run();
     assert_eq!(call!(cuCtxSynchronize()), code);
@@ -156,7 +158,7 @@ fn loses_the_context(nest: &Nest, code: CUresult) {
     assert_eq!(call!(cuMemFree_v2(nest.buffer)), code);
     assert_eq!(call!(cuStreamCreate(&mut std::ptr::null_mut(), 0)), code);
     assert_eq!(call!(cuMemRelease(1)), code);
-    // What asks the device alone goes on.
+    // Calls that only query the device still work.
     assert_eq!(get!(i32: cuDeviceGetCount(_)), 1);
 }
 
@@ -201,7 +203,7 @@ fn a_misaligned_access_is_sticky() {
     });
 }
 
-/// The nest's buffer on the second device, which a kernel of the first one may use or not.
+/// Returns a nest with its buffer on the second device. With `access`, a kernel of the first device may use it.
 fn on_two_devices(access: bool) -> Nest {
     start();
     let mut nest = Nest::new(4);
@@ -241,7 +243,7 @@ fn peers_share_nothing_before() {
     run("kernels::peers_share_nothing_before", &TWO, || {
         on_two_devices(false);
         assert_eq!(call!(cuCtxSynchronize()), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
-        // The other device has a context of its own.
+        // The other device has its own context.
         context(1);
         allocate(1);
     });

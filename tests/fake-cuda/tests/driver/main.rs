@@ -1,4 +1,5 @@
-//! The fake driver does what a driver does. Each test is a process of its own, which loads it by its path.
+//! Tests that the fake driver behaves like the real one. Each test runs in its own process, which loads the fake by its
+//! path.
 #![cfg(target_os = "linux")]
 
 mod faults;

@@ -1,4 +1,4 @@
-//! Addresses, and who may use them.
+//! Addresses, and the code that may use them.
 
 use std::ffi::c_void;
 use std::os::unix::process::ExitStatusExt;
@@ -15,7 +15,7 @@ fn the_host_cannot_touch_device_memory() {
     let status = status("memory::the_host_cannot_touch_device_memory", &[], || {
         start();
         let memory = allocate(SIZE) as *const u8;
-        // SAFETY: it is not safe.
+        // SAFETY: the access is invalid. The test expects the process to die of it.
         let byte = unsafe { memory.read_volatile() };
         println!("read {byte}");
     });
@@ -37,7 +37,7 @@ fn addresses_are_checked() {
         let pointer = bytes.as_mut_ptr();
         assert_eq!(call!(cuMemcpyDtoH_v2(pointer.wrapping_add(1).cast(), memory, SIZE)), invalid);
         assert_eq!(call!(cuMemcpyHtoD_v2(memory, memory as *const c_void, 1)), invalid);
-        // Pinned memory is the device's, too.
+        // The device can use pinned memory, too.
         good!(cuMemcpyDtoDAsync_v2(pointer as u64, memory, SIZE, null_mut()));
         good!(cuCtxSynchronize());
         assert_eq!(bytes, all);
@@ -63,7 +63,7 @@ fn host_memory_is_registered_once() {
         assert_eq!(address, pointer as u64);
         good!(cuMemHostUnregister(pointer));
         assert_eq!(call!(cuMemHostUnregister(pointer)), unregistered);
-        // Allocated memory is another thing.
+        // Memory that the driver allocated is not registered memory.
         let pointer = pinned(SIZE).as_mut_ptr().cast();
         assert_eq!(call!(cuMemHostUnregister(pointer)), unregistered);
         good!(cuMemFreeHost(pointer));
@@ -99,12 +99,12 @@ fn pointers_have_attributes() {
         let managed = get!(CUdeviceptr: cuMemAllocManaged(_, SIZE, 1));
         assert_eq!(ask(managed), [2, 1, managed, size, 1, second as u64]);
         upload(managed, &[7; SIZE]);
-        // SAFETY: so much was allocated, and nothing else runs.
+        // SAFETY: this many bytes were allocated, and nothing else runs.
         let seen = unsafe { std::slice::from_raw_parts(managed as *const u8, SIZE) };
         assert_eq!(seen, [7; SIZE]);
         good!(cuMemFree_v2(managed));
         let pageable = &raw const size as u64;
-        // CU_DEVICE_INVALID is an int.
+        // CU_DEVICE_INVALID is a signed int, -2.
         assert_eq!(ask(pageable), [0, u64::from(-2i32 as u32), 0, 0, 0, 0]);
         let kind = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
         let mut found = 0u32;
@@ -144,18 +144,18 @@ fn contexts_are_needed() {
         let memory = allocate(1);
         assert_eq!(get!(CUcontext: cuCtxPopCurrent_v2(_)), second);
         assert_eq!(get!(CUcontext: cuCtxGetCurrent(_)), first);
-        // A context's memory goes with it.
+        // Releasing a context frees its memory.
         assert_eq!(fake.live(), 1);
         good!(cuDevicePrimaryCtxRelease_v2(1));
         assert_eq!(fake.live(), 0);
         assert_eq!(call!(cuMemFree_v2(memory)), CUresult::CUDA_ERROR_INVALID_VALUE);
         let mut text = null();
         good!(cuGetErrorName(missing, &mut text));
-        // SAFETY: the driver's names stay.
+        // SAFETY: the driver's names are static.
         let text = unsafe { std::ffi::CStr::from_ptr(text) };
         assert_eq!(text, c"CUDA_ERROR_INVALID_CONTEXT");
-        // In a child there is no driver.
-        // SAFETY: the child calls the fake, which takes no lock there, and ends.
+        // After a fork the child cannot use the driver.
+        // SAFETY: the child calls only the fake, which takes no lock there, and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let codes = [call!(cuInit(0)), call!(cuMemAlloc_v2(&mut 0, 1))];

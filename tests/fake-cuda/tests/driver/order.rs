@@ -1,4 +1,4 @@
-//! Streams, events, and what waits for what.
+//! The order of operations in streams, and events.
 
 use std::ptr::null_mut;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn a_stream_keeps_its_order() {
     });
 }
 
-/// Of two streams each is ahead of the other with some seed.
+/// Either of two streams may be ahead of the other, depending on the seed.
 #[test]
 fn streams_have_no_order_among_them() {
     run("order::streams_have_no_order_among_them", &[], || {
@@ -49,7 +49,7 @@ fn calls_return_before_the_work_is_done() {
         let fake = start();
         let (on, memory, bytes) = (stream(false), allocate(SIZE), pinned(SIZE));
         let event = get!(CUevent: cuEventCreate(_, 0));
-        // Nothing was recorded.
+        // Nothing was recorded in the event yet.
         good!(cuEventQuery(event));
         good!(cuEventSynchronize(event));
         good!(cuStreamQuery(on));
@@ -62,11 +62,11 @@ fn calls_return_before_the_work_is_done() {
         assert_eq!(call!(cuStreamQuery(on)), CUresult::CUDA_ERROR_NOT_READY);
         // Pinned memory is read when the copy starts.
         bytes.fill(2);
-        // Pageable memory was read when the call came back.
+        // Pageable memory was read before the call returned.
         let mut pageable = vec![3u8; SIZE];
         good!(cuMemcpyHtoDAsync_v2(memory + 1, pageable.as_ptr().cast(), SIZE - 1, on));
         pageable.fill(4);
-        // It can go while it is waited for.
+        // An event may be destroyed while a stream waits for it.
         let other = stream(false);
         good!(cuStreamWaitEvent(other, event, 0));
         good!(cuEventDestroy_v2(event));
@@ -104,14 +104,14 @@ fn a_kernel_holds_its_stream_until_a_flag_is_set() {
         start();
         let (on, flag) = (stream(false), pinned(4).as_mut_ptr().cast::<u32>());
         launch(function("hold"), 1, 1, on, &(flag.expose_provenance() as u64));
-        // Memory can be had meanwhile.
+        // Memory can be allocated while the kernel waits.
         std::thread::sleep(Duration::from_millis(2));
         allocate(1);
         assert_eq!(call!(cuStreamQuery(on)), CUresult::CUDA_ERROR_NOT_READY);
-        // SAFETY: pinned memory, which nobody frees.
+        // SAFETY: the flag is in pinned memory, which is never freed.
         unsafe { flag.write_volatile(1) };
         good!(cuStreamSynchronize(on));
-        // Where there is no flag it strays.
+        // An address without a flag is an illegal access.
         launch(function("hold"), 1, 1, on, &64u64);
         assert_eq!(call!(cuStreamSynchronize(on)), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
     });
@@ -123,14 +123,14 @@ fn streams_share_hardware_queues() {
     run("order::streams_share_hardware_queues", &two, || {
         start();
         let (one, other, memory) = (stream(false), stream(false), allocate(3));
-        // It shares a queue with the first, whatever its priority.
+        // The third stream shares a queue with the first, whatever its priority.
         let third = get!(CUstream: cuStreamCreateWithPriority(_, 1, -5));
         let spin = function("spin");
         launch(spin, 1, 1, one, &300_000_000u32);
-        // What has begun holds up nobody else.
+        // An operation that has begun delays no other stream.
         good!(cuMemsetD8Async(memory, 1, 1, third));
         good!(cuStreamSynchronize(third));
-        // What waits for it does.
+        // An operation that waits for it delays those behind it in the queue.
         good!(cuMemsetD8Async(memory, 1, 1, one));
         good!(cuMemsetD8Async(memory, 1, 1, third));
         good!(cuMemsetD8Async(memory, 1, 1, other));
@@ -173,11 +173,11 @@ fn a_stream_waits_for_an_event() {
         good!(cuMemsetD8Async(memory, 1, SIZE, first));
         good!(cuEventRecord(event, first));
         good!(cuStreamWaitEvent(second, event, 0));
-        // Recorded again, it means something else from here on.
+        // Recording it again does not change what the second stream waits for.
         good!(cuEventRecord(event, second));
         good!(cuMemsetD8Async(memory, 2, SIZE, second));
         good!(cuEventRecord(end, second));
-        // The work of a destroyed stream is done.
+        // The work of a destroyed stream is still done.
         good!(cuStreamDestroy_v2(second));
         assert_eq!(call!(cuStreamQuery(second)), CUresult::CUDA_ERROR_INVALID_HANDLE);
         good!(cuEventSynchronize(end));
@@ -201,7 +201,8 @@ fn the_null_stream_waits_for_blocking_streams() {
             good!(cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), memory, SIZE));
             assert!(bytes == [3; SIZE]);
         }
-        // It does not wait for others: this ends, though the other stream has an operation without an end.
+        // The NULL stream does not wait for non-blocking streams. This returns, though such a stream has an endless
+        // operation.
         let event = get!(CUevent: cuEventCreate(_, 0));
         launch(spin, 1, 1, free, &300_000_000u32);
         good!(cuEventRecord(event, free));

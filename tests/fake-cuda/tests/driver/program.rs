@@ -1,4 +1,4 @@
-//! A test's process, and what its programs have in common.
+//! The process of a test, and helpers that the tests share.
 
 use std::ffi::{CString, c_void};
 use std::process::ExitStatus;
@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 use cudarc::driver::sys::{self, *};
 pub(crate) use transload_tests::fake_cuda::{self, Fake};
 
-/// Runs the body in a process with these variables, and returns how that ended.
+/// Runs the body in a process with these variables and returns its exit status.
 pub(crate) fn status(test: &str, variables: &[(&str, &str)], body: fn()) -> ExitStatus {
     fake_cuda::status(test, &fake_cuda::library(), variables, body)
 }
@@ -18,7 +18,7 @@ pub(crate) fn run(test: &str, variables: &[(&str, &str)], body: fn()) {
     assert!(status.success(), "{status}");
 }
 
-/// Calls a function of the driver, which has to succeed.
+/// Calls a function of the driver that has to succeed.
 macro_rules! good {
     ($name:ident($($argument:expr),* $(,)?)) => {{
         let code = call!($name($($argument),*));
@@ -30,18 +30,18 @@ pub(crate) use good;
 /// Calls a function of the driver.
 macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {
-        // SAFETY: the tests keep the contract of the driver, or break it as the fake has to notice.
+        // SAFETY: the tests follow the driver's contract, or break it in ways that the fake has to detect.
         unsafe { cudarc::driver::sys::$name($($argument),*) }
     };
 }
 pub(crate) use call;
 
-/// Calls a function of the driver that leaves one thing.
+/// Calls a function of the driver and returns the value that it writes.
 macro_rules! get {
     ($type:ty: $name:ident(_ $(, $argument:expr)* $(,)?)) => {{
         let mut made = std::mem::MaybeUninit::<$type>::zeroed();
         good!($name(made.as_mut_ptr() $(, $argument)*));
-        // SAFETY: zeros are fine for numbers and handles, and the call succeeded.
+        // SAFETY: numbers and handles may be zero, and the call succeeded.
         unsafe { made.assume_init() }
     }};
 }
@@ -50,7 +50,7 @@ pub(crate) use get;
 /// Loads the fake, and makes the first device's context current.
 pub(crate) fn start() -> Fake {
     let fake = Fake::load();
-    // SAFETY: they are only compared.
+    // SAFETY: the addresses are only compared.
     let theirs = unsafe { *sys::culib().get::<*const c_void>(b"cuInit").unwrap() };
     assert_eq!(fake.address("cuInit"), theirs, "cudarc has another driver");
     good!(cuInit(0));
@@ -65,7 +65,7 @@ pub(crate) fn context(device: i32) -> CUcontext {
     context
 }
 
-/// A stream with CU_STREAM_NON_BLOCKING, or without.
+/// Creates a stream, with CU_STREAM_NON_BLOCKING unless `blocking`.
 pub(crate) fn stream(blocking: bool) -> CUstream {
     get!(CUstream: cuStreamCreate(_, u32::from(!blocking)))
 }
@@ -74,20 +74,20 @@ pub(crate) fn allocate(size: usize) -> CUdeviceptr {
     get!(CUdeviceptr: cuMemAlloc_v2(_, size))
 }
 
-/// Pinned memory.
+/// Allocates pinned memory.
 pub(crate) fn pinned(size: usize) -> &'static mut [u8] {
     let at = get!(*mut c_void: cuMemHostAlloc(_, size, 0));
-    // SAFETY: it is new, and no test frees what it uses.
+    // SAFETY: the memory is new, and no test frees memory that it uses.
     unsafe { std::slice::from_raw_parts_mut(at.cast(), size) }
 }
 
-/// Copies to the device, and waits.
+/// Copies to the device and waits for that.
 pub(crate) fn upload(to: CUdeviceptr, bytes: &[u8]) {
     good!(cuMemcpyHtoD_v2(to, bytes.as_ptr().cast(), bytes.len()));
     good!(cuCtxSynchronize());
 }
 
-/// Copies from the device, after all that its streams have to do.
+/// Copies from the device once all work of its streams is done.
 pub(crate) fn download(from: CUdeviceptr, size: usize) -> Vec<u8> {
     good!(cuCtxSynchronize());
     let mut bytes = vec![0; size];
@@ -95,7 +95,7 @@ pub(crate) fn download(from: CUdeviceptr, size: usize) -> Vec<u8> {
     bytes
 }
 
-/// A function of a module that has the kernels.
+/// Returns a function of a module that has the kernels.
 pub(crate) fn function(name: &str) -> CUfunction {
     let image = c".version 8.0\n.visible .entry walk_16(\n)";
     let module = get!(CUmodule: cuModuleLoadData(_, image.as_ptr().cast()));

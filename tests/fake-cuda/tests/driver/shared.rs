@@ -1,4 +1,4 @@
-//! Memory of handles: mapped where its program likes, and in other processes.
+//! Memory with handles: it can be mapped at chosen addresses and in other processes.
 
 use std::env;
 use std::ffi::c_void;
@@ -11,7 +11,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::program::*;
 
-/// The variable that has the descriptor's number, in the other process.
+/// The variable that passes the descriptor's number to the other process.
 const DESCRIPTOR: &str = "FAKE_CUDA_TEST_DESCRIPTOR";
 
 const POSIX: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -68,7 +68,7 @@ fn memory_is_mapped_and_unmapped() {
         assert_eq!(fill(address, 1), INVALID);
         good!(cuMemMap(address + SIZE as u64, SIZE, 0, other, 0));
         allow(address, 2 * SIZE, WRITE);
-        // A copy may go over several mappings, whose handles are gone.
+        // A copy may cross several mappings, even if their handles are released.
         good!(cuMemRelease(one));
         good!(cuMemRelease(other));
         assert_eq!(call!(cuMemRelease(one)), CUresult::CUDA_ERROR_INVALID_HANDLE);
@@ -102,9 +102,9 @@ fn another_process_shares_memory() {
         good!(cuCtxSynchronize());
         let mut descriptor: RawFd = -1;
         good!(cuMemExportToShareableHandle((&raw mut descriptor).cast(), handle, POSIX, 0));
-        // The memory does not need it.
+        // The mapping stays valid without the handle.
         good!(cuMemRelease(handle));
-        // SAFETY: the export made it for us.
+        // SAFETY: the export created it, and nothing else owns it.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
         fcntl_setfd(&descriptor, FdFlags::empty()).unwrap();
         let status = Command::new(env::current_exe().unwrap())
@@ -129,7 +129,7 @@ fn other_process() {
         let descriptor: RawFd = env::var(DESCRIPTOR).unwrap().parse().unwrap();
         let mut handle = 0;
         assert_eq!(import(descriptor, &mut handle), CUresult::CUDA_SUCCESS);
-        // SAFETY: it was inherited for this; memory that was imported does not need it.
+        // SAFETY: this process inherited it for the import, and imported memory does not need it.
         drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
         let address = map(handle);
         assert_eq!(download(address, SIZE), vec![1; SIZE]);
@@ -147,8 +147,8 @@ fn foreign_descriptors_are_refused() {
         assert_eq!(import(number, &mut 0), INVALID);
         assert_eq!(import(9999, &mut 0), INVALID);
         assert_eq!(import(-1, &mut 0), INVALID);
-        // It is still open.
-        // SAFETY: `foreign` is.
+        // The refused descriptor is still open.
+        // SAFETY: `foreign` keeps it open.
         let open = unsafe { BorrowedFd::borrow_raw(number) };
         rustix::fs::fstat(open).unwrap();
     });

@@ -1,4 +1,4 @@
-//! Requests one after the other, and how long each took.
+//! Measures the times of sequential requests.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,12 +10,12 @@ use super::times;
 use crate::client::{Client, body, post};
 use crate::fakes::Fakes;
 
-/// Requests that are sent before times are taken: connections are open then, and code has run.
+/// The number of requests sent before times are taken, to open connections and warm up code.
 const WARM: usize = 100;
 
 const COMPLETIONS: &str = "/v1/completions";
 
-/// The time to the first byte of an answer's body.
+/// Measures the time to the first byte of an answer's body.
 pub(super) async fn first_byte(at: SocketAddr, connections: usize, time: Duration) -> io::Result<Vec<f64>> {
     let mut clients = JoinSet::new();
     for _ in 0..connections {
@@ -46,7 +46,7 @@ pub(super) async fn first_byte(at: SocketAddr, connections: usize, time: Duratio
     times(taken)
 }
 
-/// The time of a whole P/D request.
+/// Measures the time of a whole P/D request.
 pub(super) async fn through(at: SocketAddr, prefill: SocketAddr, time: Duration) -> io::Result<Vec<f64>> {
     let mut client = Client::connect(at).await?;
     let request = post(COMPLETIONS, Some(prefill), &body(""));
@@ -61,7 +61,7 @@ pub(super) async fn through(at: SocketAddr, prefill: SocketAddr, time: Duration)
     times(taken)
 }
 
-/// The time of its two legs, asked straight one after the other.
+/// Measures the time of the two legs of a P/D request, sent directly to the servers one after the other.
 pub(super) async fn straight(fakes: Fakes, time: Duration) -> io::Result<Vec<f64>> {
     let mut prefill = Client::connect(fakes.prefill).await?;
     let mut decode = Client::connect(fakes.decode).await?;
@@ -69,7 +69,7 @@ pub(super) async fn straight(fakes: Fakes, time: Duration) -> io::Result<Vec<f64
     let blocks = "1000,".repeat(128);
     let fetched = format!("\"kv_transfer_params\":{{\"remote_block_ids\":[{blocks}0]}},");
     let asked = post(COMPLETIONS, None, &body(asked));
-    // As long as the other plus what is fetched.
+    // The prompt is as long as the other's; the parameters to fetch come on top.
     let whole = body("").replacen('{', &format!("{{{fetched}"), 1);
     let fetched = post(COMPLETIONS, None, &whole);
     let mut taken = Vec::new();

@@ -1,4 +1,4 @@
-//! What is measured, and how one round of it goes at one peer.
+//! The cases, and one round of each at one peer.
 
 mod latency;
 mod rate;
@@ -10,22 +10,22 @@ use std::time::Duration;
 use crate::fakes::Fakes;
 use crate::peers::{Peer, Running};
 
-/// How long and how much.
+/// The amount of measurement.
 pub(crate) struct Scale {
     pub(crate) rounds: usize,
-    /// For how long each figure is taken in a round.
+    /// The duration of each figure in a round.
     pub(crate) time: Duration,
     pub(crate) streams: usize,
 }
 
-/// One thing that is measured.
+/// A case to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Case {
-    /// The time to the first byte of a stream, of requests one after the other.
+    /// The time to the first byte of a stream, for sequential requests.
     Added {
         connections: usize,
     },
-    /// The time of a whole P/D request, of requests one after the other.
+    /// The time of a whole P/D request, for sequential requests.
     Legs,
     Rate {
         route: Route,
@@ -33,18 +33,18 @@ pub(crate) enum Case {
     },
     /// Streams with an event each 200 ms.
     Streams,
-    /// Streams without.
+    /// Streams without events.
     Memory,
 }
 
-/// Which requests are counted.
+/// The requests that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// Of a P/D route, without a prefill server.
+    /// Requests of a P/D route, without a prefill server.
     Completions,
-    /// Of another route.
+    /// Requests of another route.
     Embeddings,
-    /// Of a P/D route, with both servers.
+    /// Requests of a P/D route, with both servers.
     Disaggregated,
 }
 
@@ -54,12 +54,12 @@ impl Route {
     }
 }
 
-/// A column of figures.
+/// A measured figure.
 #[derive(Clone, Copy)]
 pub(crate) struct Figure {
     pub(crate) name: &'static str,
     pub(crate) unit: &'static str,
-    /// What counts is what a proxy adds to the figure of the fakes asked straight.
+    /// The figure is what a proxy adds to that of the fakes asked directly.
     pub(crate) added: bool,
 }
 
@@ -124,7 +124,7 @@ impl Case {
         }
     }
 
-    /// Takes each of the figures once.
+    /// Measures each of the figures once.
     pub(crate) async fn once(self, peer: &Running, fakes: Fakes, scale: &Scale) -> io::Result<Vec<f64>> {
         match self {
             Self::Added { connections } => latency::first_byte(peer.at, connections, scale.time).await,
@@ -137,12 +137,12 @@ impl Case {
     }
 }
 
-/// The value below which so much of sorted values is.
+/// Returns a quantile of sorted values.
 fn quantile<T: Copy>(sorted: &[T], of: f64) -> T {
     sorted[((sorted.len() - 1) as f64 * of).round() as usize]
 }
 
-/// Median and 99th percentile in microseconds.
+/// Returns median and 99th percentile in microseconds.
 fn times(mut times: Vec<Duration>) -> io::Result<Vec<f64>> {
     if times.is_empty() {
         return Err(io::Error::other("not one answer"));

@@ -1,4 +1,4 @@
-//! Requests a second, and the proxy's processor time for each.
+//! Measures requests a second, and the proxy's processor time for each.
 
 use std::io;
 use std::rc::Rc;
@@ -30,7 +30,7 @@ pub(super) async fn measure(
         client.ask(&request).await?;
         clients.push(client);
     }
-    // The first part is not counted: the proxy opens its connections in it.
+    // The first part is not counted, since the proxy opens its connections in it.
     let (clients, _) = load(clients, &request, time / 5).await?;
     let (start, busy) = (Instant::now(), peer.busy());
     let (_, answers) = load(clients, &request, time).await?;
@@ -39,7 +39,7 @@ pub(super) async fn measure(
     Ok(vec![answers / time.as_secs_f64(), busy.as_secs_f64() * 1e6 / answers])
 }
 
-/// Has every client ask again and again; how many answers there were.
+/// Lets every client send requests repeatedly. Returns the clients and the number of answers.
 async fn load(clients: Vec<Client>, request: &Rc<[u8]>, time: Duration) -> io::Result<(Vec<Client>, usize)> {
     let mut tasks = JoinSet::new();
     let end = Instant::now() + time;

@@ -1,4 +1,4 @@
-//! Streams that are open at once: how late their events come, how many break, and the memory that silent ones take.
+//! Measures concurrent streams: the delay of their events, the number that break, and the memory of silent ones.
 
 use std::cell::Cell;
 use std::io;
@@ -16,10 +16,10 @@ use crate::fakes;
 use crate::peers::Running;
 use crate::wire::Head;
 
-/// Streams that are being opened at a time.
+/// The number of streams that are opened concurrently.
 const OPENING: usize = 64;
 
-/// How long a stream may be silent that should not be.
+/// The silence after which an active stream counts as broken.
 const SILENCE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,8 +29,8 @@ enum Phase {
     Over,
 }
 
-/// Median and 99th percentile of the time from a fake's sending of an event until a client has it, in milliseconds; the proxy's
-/// processor time for an event; and how many streams broke.
+/// Returns the median and 99th percentile of the time from a fake's sending of an event until a client has it, in
+/// milliseconds; the proxy's processor time for an event; and the number of broken streams.
 pub(super) async fn delays(peer: &Running, scale: &Scale) -> io::Result<Vec<f64>> {
     let phase = Rc::new(Cell::new(Phase::Opening));
     let mut streams = JoinSet::new();
@@ -42,11 +42,11 @@ pub(super) async fn delays(peer: &Running, scale: &Scale) -> io::Result<Vec<f64>
         Err(_) => broken += 1,
     })
     .await;
-    // Each stream is heard a few times before.
+    // Warms up with a few events of each stream.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let busy = peer.busy();
     phase.set(Phase::Measuring);
-    // Fewer would not hold a busy moment.
+    // Shorter measurements may miss busy moments.
     tokio::time::sleep(scale.time.max(Duration::from_secs(2))).await;
     phase.set(Phase::Over);
     let busy = peer.busy() - busy;
@@ -64,7 +64,8 @@ pub(super) async fn delays(peer: &Running, scale: &Scale) -> io::Result<Vec<f64>
     Ok(vec![ms(0.5), ms(0.99), busy.as_secs_f64() * 1e6 / delays.len() as f64, broken as f64])
 }
 
-/// Reads a stream until the measuring is over; whether it has lasted so long, and the delays meanwhile.
+/// Reads a stream until the measurement is over. Returns whether the stream has lasted that long, and the delays of its
+/// events.
 async fn follow(mut client: Client, mut head: Head, phase: Rc<Cell<Phase>>) -> (bool, Vec<Duration>) {
     let mut delays = Vec::new();
     let mut event = Vec::new();
@@ -83,12 +84,12 @@ async fn follow(mut client: Client, mut head: Head, phase: Rc<Cell<Phase>>) -> (
     (true, delays)
 }
 
-/// The memory that a silent stream takes, in KiB.
+/// Returns the memory of a silent stream in KiB.
 pub(super) async fn memory(peer: &Running, scale: &Scale) -> io::Result<Vec<f64>> {
     const SILENT: &str = "events=2 every=3600000";
     const SETTLED: Duration = Duration::from_secs(1);
     let mut kept = Vec::new();
-    // What the first streams need is not what each stream needs.
+    // The first streams also allocate shared state, which is not counted.
     open(peer.at, SILENT, OPENING, |stream| kept.push(stream)).await;
     kept.clear();
     tokio::time::sleep(SETTLED).await;
@@ -105,12 +106,12 @@ pub(super) async fn memory(peer: &Running, scale: &Scale) -> io::Result<Vec<f64>
 async fn open(at: SocketAddr, events: &str, count: usize, mut opened: impl FnMut(io::Result<(Client, Head)>)) {
     let members = format!("\"stream\":true,\"user\":\"{events}\",");
     let request: Rc<[u8]> = post("/v1/completions", None, &body(&members)).into();
-    let places = Rc::new(Semaphore::new(OPENING));
+    let permits = Rc::new(Semaphore::new(OPENING));
     let mut opening = JoinSet::new();
     for _ in 0..count {
-        let (request, places) = (request.clone(), places.clone());
+        let (request, permits) = (request.clone(), permits.clone());
         opening.spawn_local(async move {
-            let _place = places.acquire().await;
+            let _permit = permits.acquire().await;
             let first = async {
                 let mut client = Client::connect(at).await?;
                 let mut head = client.begin(&request).await?;
@@ -119,7 +120,7 @@ async fn open(at: SocketAddr, events: &str, count: usize, mut opened: impl FnMut
             };
             tokio::time::timeout(PATIENCE, first).await?
         });
-        // One by one as they come, so that they do not all send at the same moment.
+        // Streams are reported one by one as they open, so that they do not all send at the same moment.
         while let Some(done) = opening.try_join_next() {
             opened(done.unwrap_or_else(|error| Err(error.into())));
         }

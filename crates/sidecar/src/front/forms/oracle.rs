@@ -1,12 +1,12 @@
-//! What must hold of any form: how it is cut into pieces changes nothing, and where it passes, a reading that is more lenient
-//! than any parser's finds nothing in it that steers a transfer.
+//! The oracle of forms: the verdict does not depend on how a form is cut, and in an accepted form even a reading more
+//! lenient than any parser's finds nothing that steers a transfer.
 
 use super::{Multipart, holds_params, parameter, steers, unescaped, urlencoded};
 
-/// Reads a multipart form of this `Content-Type`.
+/// Checks a multipart form with this `Content-Type`.
 ///
 /// # Panics
-/// Where something passes that must not, or another cut changes the verdict.
+/// Panics if a form is accepted that must not be, or if another cut changes the verdict.
 pub(crate) fn check(content_type: &[u8], pieces: &[&[u8]]) {
     let body = pieces.concat();
     let passes = in_pieces(content_type, pieces);
@@ -23,15 +23,15 @@ pub(crate) fn check(content_type: &[u8], pieces: &[&[u8]]) {
     }
 }
 
-/// Reads a form whose fields are in its line.
+/// Checks a form in one line.
 ///
 /// # Panics
-/// Where something passes that must not.
+/// Panics if a form is accepted that must not be.
 pub(crate) fn check_line(text: &[u8]) {
     if urlencoded(text).is_err() {
         return;
     }
-    // Parsers part fields at ampersands, at semicolons or at both.
+    // Parsers split fields at ampersands, at semicolons or at both.
     for ends in [&b"&"[..], b";", b"&;"] {
         for field in text.split(|byte| ends.contains(byte)) {
             let (name, content) = halves(field, b'=');
@@ -55,8 +55,8 @@ fn refuse(name: &str, content: &[u8]) {
     assert!(holds == Ok(false) || !steers(name, content), "parameters in {name:?} pass");
 }
 
-/// Headers and content of what may be a part: what stands between any two lines that begin with the delimiter, however
-/// lines end.
+/// Returns the headers and content of all possible parts: the text between any two lines that begin with the delimiter,
+/// with any line ends.
 fn parts<'a>(body: &'a [u8], boundary: &[u8]) -> Vec<(&'a [u8], &'a [u8])> {
     let delimiter = [b"--", boundary].concat();
     let begins =
@@ -77,7 +77,7 @@ fn parts<'a>(body: &'a [u8], boundary: &[u8]) -> Vec<(&'a [u8], &'a [u8])> {
     parts.collect()
 }
 
-/// What may be the name of a part's field: whatever stands behind a semicolon and `name`, in quotation marks or not.
+/// Returns all possible names of a part's field: the text after a semicolon and `name`, with or without quotes.
 fn names(head: &[u8]) -> Vec<&[u8]> {
     let mut names = Vec::new();
     for line in head.split(|byte| matches!(byte, b'\r' | b'\n')) {
@@ -97,7 +97,7 @@ fn names(head: &[u8]) -> Vec<&[u8]> {
     names
 }
 
-/// What stands before and behind the first of these bytes.
+/// Splits a text at the first occurrence of a byte.
 fn halves(text: &[u8], at: u8) -> (&[u8], &[u8]) {
     let end = text.iter().position(|byte| *byte == at);
     let (one, two) = text.split_at(end.unwrap_or(text.len()));

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A form of parts, each of which is headers and content.
+/// Returns a form with these parts, each given as headers and content.
 fn form(parts: &[(&str, &str)]) -> String {
     let parts = parts.iter().map(|(head, content)| format!("--b0\r\n{head}\r\n\r\n{content}\r\n"));
     parts.collect::<String>() + "--b0--\r\n"
@@ -11,7 +11,7 @@ fn named(name: &str, content: &str) -> String {
     form(&[(&head, content)])
 }
 
-/// What is found in a form that comes in pieces of so many bytes.
+/// Checks a form that arrives in pieces of this many bytes.
 fn read(body: &[u8], pieces: usize) -> Result<(), Fault> {
     let mut form = Multipart::new(b"multipart/form-data; boundary=b0")?;
     for piece in body.chunks(pieces) {

@@ -1,4 +1,4 @@
-//! The table against a slow and obvious one, in virtual time.
+//! Compares the table with a slow and obvious model in virtual time.
 
 use proptest::prelude::*;
 
@@ -40,7 +40,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 #[derive(Debug, Clone, Default)]
 struct Model {
-    /// In the order in which they came.
+    /// The servers in order of arrival.
     servers: Vec<Server>,
     came: u64,
     last: u64,
@@ -121,7 +121,7 @@ impl Model {
         self.servers.retain(|server| server.named() || server.requested || !server.held.is_empty());
     }
 
-    /// Those that may be chosen.
+    /// Returns the servers that may be chosen.
     fn fit(&self, avoid: &[u16], now: Instant) -> Vec<&Server> {
         let named = || {
             let servers = self.servers.iter();
@@ -151,7 +151,7 @@ impl Model {
     }
 }
 
-/// A claim, with what the model knows of it.
+/// A claim and the model's view of it.
 struct Held {
     claim: Claim,
     name: u16,
@@ -274,7 +274,7 @@ proptest! {
         }
     }
 
-    /// A server that is down moves the prefixes that it had, and no others; when it is well again it has them back.
+    /// A server that is down moves only its own prefixes; when it is well again it gets them back.
     #[test]
     fn a_server_moves_only_what_it_had(count in 2..9u16, gone in 0..9u16, prefixes in prop::collection::vec(any::<u64>(), 50)) {
         let (servers, now, gone) = (proxy(count), Instant::now(), gone % count);

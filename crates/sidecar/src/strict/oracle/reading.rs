@@ -4,12 +4,12 @@ use crate::strict::{
     MAX_CHUNK_EXTRAS, MAX_CHUNK_LINE, MAX_HEAD, MAX_HEADERS, MAX_NAME, MAX_REQUEST_LINE, MAX_TRAILERS,
 };
 
-/// What a connection's bytes say.
+/// The slow reading of a connection's bytes.
 #[derive(Debug, Default)]
 pub(in crate::strict) struct Reading {
-    /// The requests, the last one perhaps with a part of its body only.
+    /// The requests; the body of the last one may be incomplete.
     pub(in crate::strict) requests: Vec<Request>,
-    /// The bytes that may be passed on.
+    /// The number of bytes that may be passed on.
     pub(in crate::strict) passed: usize,
     pub(in crate::strict) end: End,
 }
@@ -18,11 +18,11 @@ pub(in crate::strict) struct Reading {
 pub(in crate::strict) struct Request {
     pub(in crate::strict) method: String,
     pub(in crate::strict) target: String,
-    /// Names in lower case.
+    /// The headers, with names in lower case.
     pub(in crate::strict) headers: Vec<(String, Vec<u8>)>,
     pub(in crate::strict) body: Vec<u8>,
     pub(in crate::strict) trailers: Vec<(String, Vec<u8>)>,
-    /// All of it has come.
+    /// The request is complete.
     pub(in crate::strict) whole: bool,
     pub(in crate::strict) http11: bool,
 }
@@ -80,7 +80,7 @@ pub(in crate::strict) fn read(bytes: &[u8]) -> Reading {
     }
 }
 
-/// Takes a line, for which there is so much room with its end.
+/// Takes a line of at most `room` bytes, including its end.
 fn line<'a>(rest: &mut &'a [u8], room: usize, too_long: u16) -> Found<&'a [u8]> {
     let end = rest.iter().position(|byte| *byte == b'\n');
     if end.unwrap_or(rest.len()) + 1 > room {
@@ -258,7 +258,7 @@ fn check_target(method: &[u8], target: &str) -> Found<Option<String>> {
 }
 
 impl Request {
-    /// The items of a header, in lower case.
+    /// Returns the items of a header in lower case.
     fn items(&self, name: &str) -> Vec<String> {
         let mut items = Vec::new();
         for (_, value) in self.headers.iter().filter(|header| header.0 == name) {
@@ -268,9 +268,9 @@ impl Request {
         items
     }
 
-    /// Tells whether the connection goes on after the answer.
+    /// Returns whether the connection continues after the answer.
     pub(in crate::strict) fn keeps_alive(&self) -> bool {
-        // Hyper ignores lines with other than ASCII.
+        // hyper ignores lines with bytes outside ASCII.
         let ascii = self.headers.iter().filter(|header| header.1.is_ascii()).cloned().collect();
         let items = Self { headers: ascii, ..Self::default() }.items("connection");
         let has = |item: &str| items.iter().any(|other| other == item);
@@ -289,7 +289,7 @@ fn wants_upgrade(request: &Request) -> bool {
         })
 }
 
-/// Reads a body. What is certain to pass is taken off `sure` too.
+/// Reads a body. Bytes that are certain to pass are removed from `sure` as well.
 fn read_body<'a>(request: &mut Request, rest: &mut &'a [u8], sure: &mut &'a [u8]) -> Found<()> {
     let header = |name: &str| request.headers.iter().find(|header| header.0 == name);
     if let Some((_, length)) = header("content-length") {
@@ -345,7 +345,7 @@ fn read_body<'a>(request: &mut Request, rest: &mut &'a [u8], sure: &mut &'a [u8]
         if request.trailers.len() == MAX_TRAILERS {
             return Err(BAD);
         }
-        // A trailer alone, with an empty line behind it.
+        // A single trailer followed by an empty line.
         let alone = [text, b"\r\n\r\n"].concat();
         let mut fields = headers(&mut &alone[..], MAX_HEAD, true).map_err(|_| BAD)?;
         let forbidden = "authorization cache-control connection content-encoding content-length content-range \
@@ -364,7 +364,7 @@ fn extensions(text: &str) -> bool {
     let Some(text) = text.strip_prefix(';') else {
         return text.is_empty();
     };
-    // Up to the next semicolon that is not quoted.
+    // The extension ends at the next unquoted semicolon.
     let (mut quoted, mut escaped) = (false, false);
     let end = text.char_indices().find_map(|(at, letter)| {
         match letter {

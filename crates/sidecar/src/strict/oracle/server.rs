@@ -1,4 +1,4 @@
-//! A real server of hyper's behind a stream, and what it reads against the slow reading.
+//! A real hyper server behind a stream, whose requests are compared with the slow reading.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use super::reading::{self, End};
 use crate::strict::{self, Refusal, Stream, Upgrade, Verdict, Verdicts};
 
-/// What a service saw.
+/// The requests that a service saw.
 #[derive(Default)]
 pub(in crate::strict) struct Seen {
     pub(in crate::strict) requests: Vec<reading::Request>,
@@ -26,7 +26,7 @@ pub(in crate::strict) struct Seen {
 
 pub(in crate::strict) type Log = Arc<Mutex<Seen>>;
 
-/// Answers `ok`, after as many seconds as a path `/wait/SECONDS` says.
+/// Answers `ok`, after the number of seconds in a path `/wait/SECONDS`.
 async fn answer(request: Request<Incoming>, verdicts: Verdicts, log: Log) -> Result<Response<Full<Bytes>>, Infallible> {
     let _under_way = verdicts.under_way();
     match verdicts.next_request() {
@@ -76,7 +76,7 @@ async fn answer(request: Request<Incoming>, verdicts: Verdicts, log: Log) -> Res
     Ok(Response::new(Full::new("ok".into())))
 }
 
-/// What a client is told, as the product tells it.
+/// Returns the answer to a refused request, as the product gives it.
 fn refused(refusal: Refusal) -> Response<Full<Bytes>> {
     let (status, headers, body) = crate::exchange::error(refusal.into());
     let mut response = Response::new(Full::new(body));
@@ -87,7 +87,7 @@ fn refused(refusal: Refusal) -> Response<Full<Bytes>> {
     response
 }
 
-/// Begins to serve one connection.
+/// Starts to serve one connection.
 pub(in crate::strict) fn serve() -> (DuplexStream, Log, JoinHandle<hyper::Result<()>>) {
     let (client, server) = tokio::io::duplex(1 << 20);
     let (stream, verdicts) = Stream::new(server, strict::HEAD_TIMEOUT);
@@ -98,7 +98,7 @@ pub(in crate::strict) fn serve() -> (DuplexStream, Log, JoinHandle<hyper::Result
     (client, log, tokio::spawn(connection))
 }
 
-/// Reads what has come until nothing comes for some seconds, and whether the server has ended its side.
+/// Reads until nothing arrives for some seconds. Also returns whether the server has closed its side.
 pub(in crate::strict) async fn read(client: &mut DuplexStream, seconds: u64) -> (String, bool) {
     let mut text = Vec::new();
     loop {
@@ -118,7 +118,7 @@ pub(in crate::strict) fn run<T>(future: impl Future<Output = T>) -> T {
     runtime.unwrap().block_on(future)
 }
 
-/// A request as hyper shows it: what it does not show is left out, and headers are sorted.
+/// Returns a request as hyper presents it: without the headers that hyper hides, and with headers sorted.
 fn shown(mut request: reading::Request) -> reading::Request {
     if let Some((_, rest)) = request.target.split_once("://") {
         let path = rest.find(['/', '?']).map_or("", |at| &rest[at..]);
@@ -132,10 +132,10 @@ fn shown(mut request: reading::Request) -> reading::Request {
     request
 }
 
-/// Serves a connection of these pieces.
+/// Checks a connection of these pieces.
 ///
 /// # Panics
-/// Where hyper reads other requests, bodies or trailers than the slow reading, or another answer than theirs comes.
+/// Panics if hyper reads other requests, bodies or trailers than the slow reading, or answers differently.
 pub(super) async fn check(pieces: &[&[u8]]) {
     let reading = reading::read(&pieces.concat());
     let (mut client, log, server) = serve();

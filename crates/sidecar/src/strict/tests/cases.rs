@@ -1,9 +1,9 @@
-//! One case for each rule, each of them split at every place.
+//! One case for each rule, split at every position.
 
 use super::*;
 use crate::strict::Next;
 
-/// Requests that pass, each whole.
+/// Complete requests that pass, with their number.
 const GOOD: &[(&str, u64)] = &[
     ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", 1),
     ("GET / HTTP/1.0\r\n\r\n", 1),
@@ -49,7 +49,7 @@ const GOOD: &[(&str, u64)] = &[
     ("GET / HTTP/1.0\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nGET / HTTP/1.0\r\n\r\n", 2),
 ];
 
-/// Bytes that are refused with a status and a sentence in which some words stand.
+/// Bytes that are refused with a status and a message that contains some words.
 const BAD: &[(u16, &str, &str)] = &[
     // Framing.
     (400, "both", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"),
@@ -242,7 +242,7 @@ const BAD_CHUNKS: &[(&str, &str)] = &[
     ("how a request is read", "0\r\nconnection: close\r\n"),
 ];
 
-/// Follows the bytes in one piece, in two at each place, and byte by byte, and returns what all of that agrees in.
+/// Follows the bytes in one piece, in two at each position, and byte by byte, and returns the common outcome.
 fn follow_split(bytes: &[u8]) -> Outcome {
     let whole = follow([bytes]);
     for at in 0..=bytes.len() {

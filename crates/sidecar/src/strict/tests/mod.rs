@@ -1,5 +1,5 @@
-//! How requests are followed: each rule by a case, everything against a slow reading of the whole bytes, and what hyper
-//! makes of what passes.
+//! Tests of following requests: each rule by a case, everything against a slow reading, and what hyper reads of
+//! accepted bytes.
 
 mod cases;
 mod random;

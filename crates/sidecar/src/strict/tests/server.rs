@@ -1,4 +1,4 @@
-//! A server of hyper's behind a stream: in which order it answers, and when a connection ends.
+//! Tests of a hyper server behind a stream: the order of its answers, and the end of connections.
 
 use std::convert::Infallible;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! What other ways of moving bytes reach on this machine.
+//! Baselines: other ways of moving bytes on this machine.
 //!
-//! Each sends the bytes between two threads over loopback, with the certificates and the mutual authentication that
-//! agents use.
+//! Each baseline sends bytes between two threads over loopback, with the certificates and mutual authentication of
+//! agents.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -15,21 +15,21 @@ use transload::transfer::internal::quic::{Endpoints, Lane};
 use transload::transfer::internal::tls;
 use transload::transfer::{AgentId, Authority, Identity, QuicOptions, Roles};
 
-/// GB/s from the first write to the last byte's arrival, or why it could not be measured.
+/// The rate in GB/s from the first write to the last byte's arrival, or the reason why it could not be measured.
 pub(super) type Speed = Result<f64, Failed>;
 pub(super) type Failed = Box<dyn Error + Send + Sync>;
 
-/// The memory that senders walk through and receivers copy into, so that neither side lives in its
-/// caches: larger than the last-level cache that one core has to itself.
+/// The size of the senders' and receivers' memory in bytes. It exceeds a core's last-level cache, so that neither side
+/// works from its caches.
 const REGION: usize = 64 << 20;
 
-/// Bytes of each write: enough that its length no longer matters.
+/// The size of each write in bytes; larger ones are not faster.
 const WRITE: usize = 1 << 20;
 
-/// What the receiver of TLS reads at once. Larger buffers were not faster.
+/// The read buffer of the TLS receiver in bytes. Larger buffers were not faster.
 const READ: usize = 256 << 10;
 
-/// Pieces that the receiver of a lane takes at once: about what arrives in one batch from the kernel.
+/// The pieces that a lane's receiver takes at once: about one batch of the kernel.
 const PIECES: usize = 64;
 
 fn identities() -> Result<[Identity; 2], Failed> {
@@ -38,7 +38,7 @@ fn identities() -> Result<[Identity; 2], Failed> {
     Ok([issue("sender")?, issue("receiver")?])
 }
 
-/// The writes that make up so many bytes, in pages that are there.
+/// Returns writes of `bytes` in total, from memory whose pages are already mapped.
 fn writes(bytes: u64) -> impl Iterator<Item = Bytes> + Send {
     let source: Bytes = (0..REGION).map(|i| (i >> 3) as u8).collect();
     (0..bytes).step_by(WRITE).map(move |from| {
@@ -54,7 +54,7 @@ fn speed(expected: u64, actual: u64, took: std::time::Duration) -> Speed {
     }
 }
 
-/// Sends bytes over one QUIC lane, by reference, to a receiver that copies them into memory of its own: the limit
+/// Sends bytes over one QUIC lane, by reference, to a receiver that copies them into its own memory. This is the limit
 /// of the network path, without plans, checksums or scattered memory.
 pub(super) async fn raw_quic(bytes: u64) -> Speed {
     let options = QuicOptions { lanes: 1, ..QuicOptions::default() };
@@ -91,7 +91,7 @@ async fn send(lane: Lane, writes: impl Iterator<Item = Bytes>) -> Result<(), Fai
 }
 
 async fn receive(lane: Lane) -> Result<(u64, Instant), Failed> {
-    // Not zeroed lazily: its pages have to be there before the clock starts.
+    // Filled with ones, so that the pages are mapped before the clock starts.
     let mut memory = vec![1; REGION];
     let mut stream = lane.accept_stream().await?;
     let mut pieces = vec![Bytes::new(); PIECES];
@@ -109,8 +109,8 @@ async fn receive(lane: Lane) -> Result<(u64, Instant), Failed> {
     Ok((got, Instant::now()))
 }
 
-/// Sends bytes over TCP with TLS 1.3 and without any async runtime in between: what QUIC has to beat. The receiver
-/// decrypts and counts.
+/// Sends bytes over TCP with TLS 1.3, without an async runtime, as the competitor of QUIC. The receiver decrypts and
+/// counts.
 pub(super) fn tcp_rustls(bytes: u64) -> Speed {
     let [sender, receiver] = identities()?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;

@@ -1,8 +1,8 @@
-//! Pairs of layouts whose chunks all have one length.
+//! Pairs of layouts between which all chunks have the same length.
 
 use crate::commands::shapes::{CANONICAL_DECODE, CANONICAL_PREFILL, CANONICAL_TOKENS, Llama};
 
-/// A pair of layouts between which all chunks are alike, for the tokens of the canonical case.
+/// A pair of layouts between which all chunks have the same length, for the tokens of the canonical case.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     pub(super) name: &'static str,
@@ -10,17 +10,17 @@ pub(super) struct Case {
     pub(super) dst: Llama,
 }
 
-/// All of the model's 80 layers, 671 MB, in pools that are a quarter larger.
+/// The canonical case: all 80 layers of the model, 671 MB, in pools that are a quarter larger than needed.
 pub(super) const CANONICAL: Case = Case {
     name: "canonical case",
     src: Llama { num_blocks: 160, ..CANONICAL_PREFILL },
     dst: Llama { num_blocks: 40, ..CANONICAL_DECODE },
 };
 
-/// 20 layers, 168 MB on each side: with their copies more than most caches hold.
+/// The layers of the smaller cases: 168 MB on each side, which with the copies exceeds most caches.
 const LAYERS: u32 = 20;
 
-/// Chunks of three lengths, each with TP 4 -> 8. A state of one head has 512 bytes.
+/// Cases with chunks of three lengths, each with TP 4 -> 8. A state of one head has 512 bytes.
 pub(super) const SIZES: [Case; 3] = [
     Case {
         name: "512 B chunks",
@@ -31,14 +31,14 @@ pub(super) const SIZES: [Case; 3] = [
     by_head("1 MiB chunks", 2048, 2),
 ];
 
-/// Both sides keep a block's states of one head together, so each is one chunk.
+/// Creates a case in which both sides store a block's states of one head together, so that each is one chunk.
 const fn by_head(name: &'static str, block_size: u32, num_blocks: u32) -> Case {
     let src = Llama { layers: LAYERS, block_size, num_blocks, order: "HND", ..CANONICAL_PREFILL };
     Case { name, src, dst: Llama { tp: 8, ..src } }
 }
 
 impl Case {
-    /// Returns how many bytes the request has on all ranks together: keys and values of 128 elements of 2 bytes.
+    /// Returns the request's bytes on all ranks together: keys and values of 128 elements of 2 bytes.
     pub(super) fn bytes(&self) -> u64 {
         CANONICAL_TOKENS * u64::from(self.src.layers * self.src.heads) * 512
     }

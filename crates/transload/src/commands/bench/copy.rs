@@ -1,4 +1,4 @@
-//! `bench copy`: one thread runs plans between memories of its own.
+//! `bench copy`: one thread executes plans between memories of this process.
 
 use transload::layout::Deployment;
 use transload::transfer::Memory;
@@ -49,12 +49,12 @@ fn one_thread(checksum: bool) -> CopyOptions {
     CopyOptions { threads: Some(1), checksum, ..CopyOptions::default() }
 }
 
-/// Plans a case, with its blocks scattered over the pools.
+/// Plans a case with blocks scattered over the pools.
 pub(super) fn bind(case: Case) -> Result<BoundPlan, Failure> {
     Sides::of([case.src, case.dst])?.bind()
 }
 
-/// Memory of every rank of both sides, enough for any of the cases.
+/// The memory of every rank of both sides, enough for any of the cases.
 struct Memories {
     src: Vec<Memory>,
     dst: Vec<Memory>,
@@ -77,7 +77,7 @@ impl Memories {
         Ok(Self { src: side(|case| case.src)?, dst: side(|case| case.dst)? })
     }
 
-    /// Copies all routes, one after the other, and says how fast, in GB/s.
+    /// Copies all routes one after the other, and returns the rate in GB/s.
     fn copy(&self, bound: &BoundPlan, options: &CopyOptions) -> Result<f64, Failure> {
         let (copied, time) = timed(|| {
             bound.routes.iter().try_for_each(|route| {

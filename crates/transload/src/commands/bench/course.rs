@@ -1,44 +1,44 @@
-//! Measuring things in turns, with one progress bar over all of a bench.
+//! Interleaved measurements, with one progress bar for a whole bench.
 
 use std::time::{Duration, Instant};
 
 use crate::show::progress::Progress;
 
-/// How much to measure.
+/// The limits of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
-    /// How often at most; at least once.
+    /// The most rounds; at least one is measured.
     pub(super) rounds: usize,
-    /// No round of a case begins once all of them together took so long.
+    /// The total time after which no further round of a case begins.
     pub(super) most: Duration,
 }
 
-/// The cases of a bench, one after the other.
+/// The progress through the cases of a bench.
 pub(super) struct Course {
     effort: Effort,
     progress: Progress,
-    /// Steps of each case.
+    /// The progress steps of each case.
     steps: u64,
-    /// Cases that have begun.
+    /// The number of cases that have begun.
     case: u64,
 }
 
 impl Course {
     pub(super) fn new(effort: Effort, cases: usize) -> Self {
-        // Of a case: making it ready, one round that is not measured, and those that are.
+        // A case consists of its preparation, one unmeasured round, and the measured ones.
         let steps = effort.rounds as u64 + 2;
         Self { effort, steps, progress: Progress::new("preparing", steps * cases as u64), case: 0 }
     }
 
-    /// The next case is being made ready.
+    /// Starts the preparation of the next case.
     pub(super) fn prepare(&mut self, name: &str) {
         self.progress.say(format!("{name}: preparing"));
         self.progress.reach(self.case * self.steps);
         self.case += 1;
     }
 
-    /// Measures several things in turns, each round beginning with the next of them: what one leaves behind (in
-    /// caches, in the clock of the CPU) meets all others alike. Each runs once beforehand, unmeasured.
+    /// Measures several functions in alternation. Each round begins with the next function, so that the state that one
+    /// leaves in caches or in the CPU's clock affects all others alike. Each function runs once beforehand, unmeasured.
     pub(super) fn in_turns<E, const N: usize>(
         &mut self,
         name: &str,
@@ -67,7 +67,7 @@ impl Course {
     }
 }
 
-/// How long something takes, and what it gives (so that dropping that is not measured).
+/// Returns a function's result and the time it took. The result is returned so that dropping it is not measured.
 pub(super) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let started = Instant::now();
     let result = std::hint::black_box(work());

@@ -1,11 +1,11 @@
-//! Figures, each beside the baseline that was measured in turns with it.
+//! Figures, each with a baseline from the same interleaved measurement.
 
 use serde::Serialize;
 
 use crate::show::number::figures;
 use crate::show::table::Table;
 
-/// One figure and its baseline, as printed.
+/// A figure and its baseline, as printed.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Figure {
     name: String,
@@ -14,14 +14,14 @@ pub(super) struct Figure {
     min: f64,
     max: f64,
     baseline: Baseline,
-    /// Median over the rounds of figure / baseline.
+    /// The median over the rounds of figure / baseline.
     ratio: f64,
-    /// Why the figure or its baseline could not be measured, or only in some rounds.
+    /// The reason why the figure or its baseline could not be measured, or only in some rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
-/// What the figure is compared with.
+/// The value that a figure is compared with.
 #[derive(Clone, Debug, Serialize)]
 struct Baseline {
     name: String,
@@ -29,8 +29,8 @@ struct Baseline {
 }
 
 impl Figure {
-    /// From rounds of several measurements, of which `which` are figure and baseline. There is at least
-    /// one round.
+    /// Creates a figure from the rounds of several measurements. `which` has the indices of figure and baseline. There
+    /// has to be at least one round.
     pub(super) fn new<const N: usize>(
         name: impl Into<String>,
         unit: &'static str,
@@ -53,20 +53,20 @@ impl Figure {
         }
     }
 
-    /// One that could not be measured at all.
+    /// Creates a figure that could not be measured at all.
     #[cfg(feature = "cuda")]
     pub(super) fn failed(name: impl Into<String>, error: String) -> Self {
         Self::new::<1>(name, "", "", &[], [0, 0]).because(Some(error))
     }
 
-    /// The same, with what went wrong.
+    /// Adds an error to a figure.
     #[cfg(feature = "cuda")]
     pub(super) fn because(self, error: Option<String>) -> Self {
         Self { error, ..self }
     }
 }
 
-/// What was measured, in order; what was not is no number.
+/// Returns the values in ascending order, without NaN, which stands for failed measurements.
 fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut values: Vec<f64> = values.filter(|value| !value.is_nan()).collect();
     values.sort_unstable_by(f64::total_cmp);
@@ -88,12 +88,12 @@ pub(super) struct Report {
     bench: &'static str,
     machine: Machine,
     results: Vec<Figure>,
-    /// What else there is to know: where it was measured, what could not be.
+    /// Further remarks: where it was measured, and what could not be measured.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
 }
 
-/// What it was measured on.
+/// The machine of a measurement.
 #[derive(Debug, Serialize)]
 struct Machine {
     cpu: String,
@@ -105,7 +105,7 @@ impl Report {
         Self { schema: "transload.bench/1", bench, machine: Machine::this(), results, notes }
     }
 
-    /// The figures that could not be measured, and why.
+    /// Returns the names and errors of figures that could not be measured.
     pub(super) fn errors(&self) -> impl Iterator<Item = (&str, &str)> {
         let results = self.results.iter();
         results.filter_map(|figure| Some((figure.name.as_str(), figure.error.as_deref()?)))

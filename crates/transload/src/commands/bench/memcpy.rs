@@ -1,4 +1,4 @@
-//! What glibc's `memcpy` does with as many contiguous bytes.
+//! The baseline of glibc's `memcpy` over as many contiguous bytes.
 
 use memmap2::{Advice, MmapMut};
 
@@ -6,8 +6,7 @@ use super::course::timed;
 use crate::failure::Failure;
 use crate::show::number::gigabytes_per_second;
 
-/// Two buffers, in pages that are there, huge ones where the system has them: like the memory that
-/// agents make.
+/// Two buffers whose pages are mapped, with huge pages if available, like the memory of agents.
 pub(super) struct Memcpy {
     src: MmapMut,
     dst: MmapMut,
@@ -16,11 +15,11 @@ pub(super) struct Memcpy {
 impl Memcpy {
     pub(super) const NAME: &'static str = "contiguous memcpy";
 
-    /// Buffers of so many bytes.
+    /// Allocates two buffers of this size.
     pub(super) fn new(bytes: u64) -> Result<Self, Failure> {
         let buffer = |byte| -> std::io::Result<MmapMut> {
             let mut buffer = MmapMut::map_anon(bytes as usize)?;
-            // Where there are no huge pages, small ones do.
+            // Without huge pages, small ones are used.
             let _ = buffer.advise(Advice::HugePage);
             buffer.fill(byte);
             Ok(buffer)
@@ -32,7 +31,7 @@ impl Memcpy {
         Ok(Self { src, dst })
     }
 
-    /// Copies so many of them once, and says how fast, in GB/s.
+    /// Copies this many bytes once and returns the rate in GB/s.
     pub(super) fn copy(&mut self, bytes: u64) -> f64 {
         let Self { src, dst } = self;
         let len = src.len().min(bytes as usize);

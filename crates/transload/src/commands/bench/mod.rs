@@ -1,4 +1,4 @@
-//! `transload bench`: measures on the user's machine, a baseline beside each figure.
+//! `transload bench`: measurements on the user's machine, each with a baseline.
 
 mod baseline;
 mod case;
@@ -34,7 +34,7 @@ Each figure stands beside a baseline that was measured in turns with it, so
 that the ratio holds even where the machine is busy or slows down. Ratios are
 medians over the rounds.";
 
-/// Of each bench alone.
+/// The examples in the help of each bench.
 const PLAN: &str = "Examples:\n  transload bench plan --rounds 101";
 const COPY: &str = "Examples:\n  transload bench copy --seconds 5 --format json";
 const QUIC: &str = "Examples:\n  transload bench quic --rounds 7\n  transload bench quic --mtu 1500";
@@ -110,7 +110,7 @@ struct Network {
 }
 
 impl Network {
-    /// Goes on in that network, and says so in the notes.
+    /// Continues in that network, if an MTU is given, and adds a note about it.
     fn enter(&self, notes: &mut Vec<String>) -> Result<(), Failure> {
         let Some(mtu) = self.mtu else { return Ok(()) };
         network::enter(mtu)?;

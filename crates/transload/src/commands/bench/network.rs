@@ -1,7 +1,7 @@
-//! `--mtu`: the bench runs in a network of its own, whose packets are as long as those of a real one.
+//! `--mtu`: runs the bench in its own network, with packets as short as those of a real network.
 //!
-//! Loopback carries packets of 64 KiB, which no network between hosts does. Linux gives a process without privileges a
-//! network namespace, and its loopback takes any MTU.
+//! Loopback carries packets of 64 KiB, and networks between hosts carry shorter ones. On Linux a process without
+//! privileges can have a network namespace, whose loopback accepts any MTU.
 
 use std::env;
 use std::io;
@@ -10,19 +10,19 @@ use std::process::Command;
 
 use crate::failure::Failure;
 
-/// Tells the command that it already runs in such a network.
+/// The variable that tells the command that it already runs in such a network.
 const INSIDE: &str = "TRANSLOAD_BENCH_MTU";
 
-/// What runs in the new network: `$1` is the MTU, the rest a command.
+/// The script that runs in the new network. `$1` is the MTU, the rest a command.
 const SCRIPT: &str = r#"ip link set lo mtu "$1" up && shift && exec "$@""#;
 
-/// Replaces this process with itself in a network with packets of `mtu` bytes. Does nothing where it is in one.
+/// Replaces this process with itself in a network with packets of `mtu` bytes. Does nothing if it already runs in one.
 pub(super) fn enter(mtu: u32) -> Result<(), Failure> {
     let mtu = mtu.to_string();
     if env::var_os(INSIDE).is_some_and(|inside| *inside == *mtu) {
         return Ok(());
     }
-    // A process that cannot have one says so by itself, but not what to do about it.
+    // The trial comes first because the message of `unshare` alone does not say what to do about a failure.
     let namespace = ["--map-root-user", "--net", "--"];
     let trial = Command::new("unshare").args(namespace).args(["ip", "link", "set", "lo", "mtu", &mtu, "up"]).output();
     let trial = trial.map_err(|error| unavailable(&mtu, &error.to_string()))?;

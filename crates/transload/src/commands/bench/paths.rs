@@ -1,5 +1,5 @@
-//! `bench quic` and `bench local`: agents in two processes pull a request, from asking for it to the
-//! source's commit.
+//! `bench quic` and `bench local`: agents in two processes pull a request. The measured time ends with the source's
+//! commit.
 
 use tokio::runtime::Runtime;
 use transload::transfer::Path;
@@ -14,11 +14,11 @@ use crate::commands::shapes::CANONICAL_TOKENS;
 use crate::failure::{Failure, chain};
 use crate::show::number::gigabytes_per_second;
 
-/// Decides contents and block tables.
+/// The seed of contents and block tables.
 const SEED: u64 = 1;
 
-/// Over QUIC: gather, encryption, CRC and scatter, beside one lane that does none of it but
-/// encryption, and beside TCP with TLS.
+/// Measures pulls over QUIC (gather, encryption, CRC and scatter), compared with one lane that only encrypts and with
+/// TCP and TLS.
 pub(super) fn quic(effort: Effort) -> Result<Vec<Figure>, Failure> {
     let runtime = runtime()?;
     let mut course = Course::new(effort, SIZES.len());
@@ -44,7 +44,7 @@ pub(super) fn quic(effort: Effort) -> Result<Vec<Figure>, Failure> {
     Ok(results)
 }
 
-/// On one host, through the ring, beside one `memcpy` of as many bytes.
+/// Measures pulls on one host through the ring, compared with one `memcpy` of as many bytes.
 pub(super) fn local(effort: Effort) -> Result<Vec<Figure>, Failure> {
     let runtime = runtime()?;
     let cases = [SIZES[0], SIZES[1], SIZES[2], CANONICAL];
@@ -71,7 +71,7 @@ fn unmeasured(error: Failed) -> Failure {
     )
 }
 
-/// Two processes with agents.
+/// Two processes with one agent each.
 pub(super) struct Engines<'a> {
     runtime: &'a Runtime,
     pair: Pair,
@@ -86,13 +86,13 @@ impl<'a> Engines<'a> {
         Ok(Self { runtime, pair })
     }
 
-    /// Pulls by this path and no other. Returns GB/s.
+    /// Pulls over this path only. Returns GB/s.
     pub(super) fn pull(&mut self, path: Path) -> Result<f64, Failure> {
         let report = self.runtime.block_on(self.pair.pull(path))?.report;
         Ok(gigabytes_per_second(report.bytes, report.took))
     }
 
-    /// What has been measured was worth it: every byte is there.
+    /// Checks every byte of the destination and ends both processes.
     pub(super) fn finish(self) -> Result<(), Failure> {
         self.pair.verify(|_| {})?;
         self.runtime.block_on(self.pair.finish())

@@ -1,4 +1,4 @@
-//! `bench plan`: compiling and binding the canonical case, and expanding it.
+//! `bench plan`: compiles, binds and expands the canonical case.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ pub(super) fn run(effort: Effort) -> Result<Vec<Figure>, Failure> {
     ])
 }
 
-/// A pair of deployments, with blocks scattered over their pools.
+/// A pair of deployments with blocks scattered over their pools.
 pub(super) struct Sides {
     src: Deployment,
     dst: Deployment,
@@ -62,7 +62,7 @@ impl Sides {
         Ok(Self { tables: (scatter(src), scatter(dst)), src: src.deployment()?, dst: dst.deployment()? })
     }
 
-    /// Returns the canonical case with so many times the layers and the heads.
+    /// Returns the canonical case with the layers and heads multiplied.
     fn grown(layers: u32, heads: u32) -> Result<Self, Failure> {
         Self::of([CANONICAL_PREFILL, CANONICAL_DECODE].map(|side| Llama {
             layers: side.layers * layers,
@@ -71,15 +71,15 @@ impl Sides {
         }))
     }
 
-    /// Plans the canonical tokens, from two checked deployments to all routes with their tables bound.
+    /// Plans the canonical tokens: compiles a plan and binds all routes.
     pub(super) fn bind(&self) -> Result<BoundPlan, Failure> {
         let request = Request::tokens(CANONICAL_TOKENS);
         let plan = Plan::compile(&self.src, &self.dst, &request).map_err(broken)?;
         plan.bind(&self.tables.0, &self.tables.1).map_err(broken)
     }
 
-    /// How long that takes, in us: the second of two runs, since what else is measured in turns with it
-    /// (a list of 31 MB) empties the caches, of which a process that plans all the time knows nothing.
+    /// Returns the time of [`Self::bind`] in us. It is the second of two runs, since the other measurements (a list of
+    /// 31 MB) empty the caches, unlike in a process that only plans.
     fn time(&self) -> Result<f64, Failure> {
         drop(std::hint::black_box(self.bind()?));
         let (bound, time) = timed(|| self.bind());
@@ -102,7 +102,7 @@ fn expand(bound: &BoundPlan, chunks: &mut Vec<(u64, u64, u64)>) -> Duration {
     time
 }
 
-/// Stores as many triples of the same size, as fast as memory takes them.
+/// Stores as many triples of the same size as fast as memory allows.
 fn store(count: u64, triples: &mut Vec<(u64, u64, u64)>) -> Duration {
     triples.clear();
     let ((), time) = timed(|| triples.extend((0..count).map(|i| (i, i, 512))));

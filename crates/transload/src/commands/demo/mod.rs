@@ -46,14 +46,14 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
-    // Short enough to be typed, and for every reader of JSON.
+    // 32 bits are easy to type and exact in every JSON reader.
     let seed = args.seed.unwrap_or_else(|| u64::from(RandomState::new().hash_one(0) as u32));
     let report = runtime()?.block_on(moves::run(&args, seed))?;
     output.show(|| report.json(), || report.table())?;
     Ok(())
 }
 
-/// Llama-3.1-8B on the prefill side. The pool has a few blocks more than the request needs.
+/// The prefill side: Llama-3.1-8B, with a pool slightly larger than the request needs.
 fn prefill_shape(tokens: u64) -> Llama {
     Llama {
         name: "prefill",
@@ -67,12 +67,12 @@ fn prefill_shape(tokens: u64) -> Llama {
     }
 }
 
-/// The same on the decode side.
+/// The decode side of the same model.
 fn decode_shape(tokens: u64) -> Llama {
     Llama { name: "decode", tp: 4, block_size: 64, num_blocks: pool(tokens, 64), order: "HND", ..prefill_shape(tokens) }
 }
 
-/// The layout that saved blocks are restored into.
+/// The third layout, into which saved blocks are restored.
 fn third_shape(tokens: u64) -> Llama {
     Llama {
         name: "third",
@@ -84,7 +84,7 @@ fn third_shape(tokens: u64) -> Llama {
     }
 }
 
-/// An eighth more than the request needs, and two.
+/// Returns the blocks that the request needs, an eighth more, and two.
 fn pool(tokens: u64, block_size: u64) -> u32 {
     let needed = tokens.div_ceil(block_size);
     (needed + needed / 8 + 2) as u32

@@ -1,4 +1,4 @@
-//! What the demo does: the same request by each path, then saved and restored, and every byte checked.
+//! The demo's work: it moves the same request over each path, saves and restores it, and checks every byte.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::commands::store;
 use crate::failure::Failure;
 use crate::show::progress::Progress;
 
-/// Each is one transfer of the request, by this path and no other.
+/// The paths; the request is transferred once over each.
 const PATHS: [Path; 2] = [Path::QUIC, Path::RING];
 
 pub(super) async fn run(args: &Args, seed: u64) -> Result<Report, Failure> {
@@ -31,7 +31,7 @@ pub(super) async fn run(args: &Args, seed: u64) -> Result<Report, Failure> {
     drop(preparing);
     let mut report = plan(&pair, tokens, seed)?;
     (report.gpu, report.unused) = (on, unused);
-    // Canaries, the request once, and checking all of it, for each transfer.
+    // Each transfer writes canaries, moves the request once, and checks everything.
     let work = PATHS.len() as u64 * (2 * pair.bytes() + report.bound.bytes());
     let progress = Progress::new("moving and checking", work);
     for path in PATHS {
@@ -41,14 +41,14 @@ pub(super) async fn run(args: &Args, seed: u64) -> Result<Report, Failure> {
         let checked = pair.verify(|bytes| progress.advance(bytes))?;
         report.transfers.push(Transfer::new(pulled, checked));
     }
-    report.kept = Some(save_and_restore(&pair, args)?);
+    report.archived = Some(save_and_restore(&pair, args)?);
     pair.finish().await?;
     Ok(report)
 }
 
-/// Saves what arrived last, and restores it into the third layout.
+/// Saves the last transfer's result and restores it into the third layout.
 fn save_and_restore(pair: &Pair, args: &Args) -> Result<(String, Archived), Failure> {
-    // Deleted when this ends.
+    // Declared here, so that the folder is deleted at the end of the function.
     let mut temporary = None;
     let uri = match &args.store {
         Some(uri) => uri.clone(),
@@ -66,8 +66,8 @@ fn save_and_restore(pair: &Pair, args: &Args) -> Result<(String, Archived), Fail
     Ok((uri, kept))
 }
 
-/// What is going to happen, as `transload plan` would print it. The agents each make the plan on
-/// their own; this one is for the eye.
+/// Returns the report as of the planning, like that of `transload plan`. The agents compile the plan on their own; this
+/// one is only printed.
 fn plan(pair: &Pair, tokens: u64, seed: u64) -> Result<Report, Failure> {
     let [src, dst] = pair.deployments();
     let tables = pair.tables();
@@ -84,7 +84,7 @@ fn plan(pair: &Pair, tokens: u64, seed: u64) -> Result<Report, Failure> {
         tokens,
         seed,
         transfers: Vec::new(),
-        kept: None,
+        archived: None,
         gpu: None,
         unused: None,
     })

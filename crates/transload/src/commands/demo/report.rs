@@ -1,4 +1,4 @@
-//! What the demo did, as printed: `transload.demo/1` and its table.
+//! The demo's report: `transload.demo/1` and its table.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -15,7 +15,7 @@ use crate::commands::plan::report::Report as PlanReport;
 use crate::show::number;
 use crate::show::table::Table;
 
-/// Everything there is to tell.
+/// The results of a demo.
 pub(super) struct Report {
     pub(super) src: Deployment,
     pub(super) dst: Deployment,
@@ -25,30 +25,30 @@ pub(super) struct Report {
     pub(super) tokens: u64,
     pub(super) seed: u64,
     pub(super) transfers: Vec<Transfer>,
-    /// The store that it was saved into, and what came of it.
-    pub(super) kept: Option<(String, Archived)>,
-    /// Where the caches were, if not in memory of the host.
+    /// The store's URI, and the result of saving and restoring.
+    pub(super) archived: Option<(String, Archived)>,
+    /// The GPU with the caches; `None` if they were in host memory.
     pub(super) gpu: Option<On>,
-    /// Why they were not on the GPU that is there.
+    /// The reason why an existing GPU was not used.
     pub(super) unused: Option<String>,
 }
 
-/// A GPU that caches were on.
+/// The GPU that the caches were on.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct On {
     pub(super) ordinal: u32,
     pub(super) name: String,
 }
 
-/// One transfer of the request that went well.
+/// A successful transfer of the request.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Transfer {
-    /// The paths that its routes took: one, as a rule.
+    /// The paths of its routes; usually one.
     paths: Vec<String>,
     bytes: u64,
     seconds: f64,
     gb_per_s: f64,
-    /// How the source's leases ended, one for each of its ranks.
+    /// The ends of the source's leases, one for each of its ranks.
     leases: Vec<String>,
     verified_bytes: u64,
     canary_bytes: u64,
@@ -73,17 +73,17 @@ impl Transfer {
 impl Report {
     /// The schema `transload.demo/1`.
     pub(super) fn json(&self) -> Value {
-        let kept = self.kept.as_ref().map(|(store, kept)| {
+        let archived = self.archived.as_ref().map(|(store, archived)| {
             json!({
                 "store": store,
-                "tokens": kept.tokens,
-                "saved_bytes": kept.saved,
-                "save_seconds": kept.save.as_secs_f64(),
-                "pieces": kept.pieces,
-                "restored_bytes": kept.restored,
-                "restore_seconds": kept.restore.as_secs_f64(),
-                "verified_bytes": kept.checked.request,
-                "canary_bytes": kept.checked.canaries,
+                "tokens": archived.tokens,
+                "saved_bytes": archived.saved,
+                "save_seconds": archived.save.as_secs_f64(),
+                "pieces": archived.pieces,
+                "restored_bytes": archived.restored,
+                "restore_seconds": archived.restore.as_secs_f64(),
+                "verified_bytes": archived.checked.request,
+                "canary_bytes": archived.checked.canaries,
             })
         });
         json!({
@@ -93,8 +93,8 @@ impl Report {
             "plan": self.plan().json(false),
             "gpu": self.gpu,
             "transfers": self.transfers,
-            "kept": kept,
-            // There is no report of a transfer that went wrong.
+            "kept": archived,
+            // A failed transfer yields no report.
             "verified": true,
         })
     }
@@ -135,11 +135,11 @@ impl Report {
         let tokens = number::grouped(self.tokens);
         let mut canaries = last.canary_bytes;
         let mut restored = String::new();
-        if let Some((store, kept)) = &self.kept {
-            text.push_str(&kept_table(store, kept));
-            if kept.tokens > 0 {
-                canaries += kept.checked.canaries;
-                restored = format!(", of {} restored ones,", number::grouped(kept.tokens));
+        if let Some((store, archived)) = &self.archived {
+            text.push_str(&kept_table(store, archived));
+            if archived.tokens > 0 {
+                canaries += archived.checked.canaries;
+                restored = format!(", of {} restored ones,", number::grouped(archived.tokens));
             }
         }
         let canaries = number::grouped(canaries);
@@ -164,29 +164,31 @@ impl Report {
     }
 }
 
-/// What was saved and restored, as a table and a line about it.
-fn kept_table(store: &str, kept: &Archived) -> String {
-    if kept.tokens == 0 {
+/// Formats what was saved and restored as a table and a line of text.
+fn kept_table(store: &str, archived: &Archived) -> String {
+    if archived.tokens == 0 {
         return " nothing was saved: a store keeps whole chunks of 256 tokens\n\n".to_owned();
     }
     let mut table = Table::new("store|>tokens|>bytes|>time|>rate");
-    for (what, bytes, took) in [("saved", kept.saved, kept.save), ("restored", kept.restored, kept.restore)] {
+    for (what, bytes, took) in
+        [("saved", archived.saved, archived.save), ("restored", archived.restored, archived.restore)]
+    {
         table.row([
             what.to_owned(),
-            number::grouped(kept.tokens),
+            number::grouped(archived.tokens),
             number::grouped(bytes),
             number::time(took),
             number::rate(bytes, took),
         ]);
     }
-    let group = &kept.deployment.groups()[0];
+    let group = &archived.deployment.groups()[0];
     format!(
         "{}\n \
          into {store}: {} pieces, a piece being 256 tokens of a head.\n \
          Restored into a third layout: TP {}, blocks of {}, {}.\n\n",
         table.finish(),
-        number::grouped(kept.pieces),
-        kept.deployment.tp(),
+        number::grouped(archived.pieces),
+        archived.deployment.tp(),
         group.block_size(),
         group.physical_order(),
     )

@@ -1,4 +1,4 @@
-//! `transload announce`: tells an etcd of a server, for proxies that look for servers there.
+//! `transload announce`: announces a server at an etcd, where proxies discover it.
 
 use std::path::PathBuf;
 
@@ -53,14 +53,14 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let announcement = args.announcement()?;
     let runtime = engines::runtime()?;
     let announced = runtime.block_on(until_told_to_end(announcement));
-    // A look-up of a name may hang for longer than anybody waits.
+    // A DNS look-up may hang longer than the process should wait.
     runtime.shutdown_background();
     announced
 }
 
 impl Args {
     pub(super) fn announcement(self) -> Result<Announcement, Failure> {
-        // What was given is not shown: there may be a password in it.
+        // The value is not shown, since it may contain a password.
         let etcd = Cluster::parse(&self.etcd).map_err(|error| {
             Failure::input(
                 format!("--etcd names no etcd: {error}"),
@@ -80,10 +80,10 @@ impl Args {
 async fn until_told_to_end(announcement: Announcement) -> Result<(), Failure> {
     let mut ends = Ends::new().map_err(no_runtime)?;
     let mut twice = Ends::new().map_err(no_runtime)?;
-    let told =
+    let line =
         format!("announcing the {} server {} at {}", announcement.role.name(), announcement.url, announcement.etcd);
     let announcing = announce(announcement, async {
-        eprintln!("{told}");
+        eprintln!("{line}");
         ends.next().await;
     });
     let cut = async {

@@ -1,4 +1,4 @@
-//! The options that `transload sidecar` and `transload proxy` have in common.
+//! The options that `transload sidecar` and `transload proxy` share.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
@@ -13,7 +13,7 @@ use transload_sidecar::settings::{KvConnector, Limits, Mode, PrefillFailure, Ser
 use super::values::{self, Admin, Stage, Stages};
 use crate::failure::Failure;
 
-/// The heading of options that say what clients may bring about.
+/// The heading of the options that limit what clients may do.
 pub(super) const SECURITY: &str = "What clients may bring about";
 
 /// Everything that they have in common but [`Protocol`], which stands first in the help.
@@ -31,11 +31,11 @@ pub(super) struct Common {
     operating: Operating,
 }
 
-/// Reads an environment variable: the value, where it is set and not empty.
+/// A function that returns the value of an environment variable that is set and not empty.
 pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl Common {
-    /// The settings of a mode that listens here, with TLS or without.
+    /// Makes the settings for a mode and a listening address, with TLS for clients if `secure`.
     pub(super) fn settings(
         self,
         protocol: &Protocol,
@@ -75,6 +75,7 @@ impl Common {
                 prefill_timeout: self.bounds.prefill_timeout,
                 connect_timeout: self.bounds.connect_timeout,
                 body: self.bounds.body_limit,
+                // Even the default has room for the longest body while its buffer grows.
                 body_memory: body_memory.unwrap_or(least.max(1 << 30)),
                 connections: self.bounds.max_connections,
                 requests_per_client: self.bounds.max_requests_per_client,
@@ -93,7 +94,7 @@ impl Common {
         })
     }
 
-    /// Whether there is a certificate to show to clients.
+    /// Returns whether there is a server certificate for clients.
     pub(super) fn has_certificate(&self) -> bool {
         self.tls.cert_path.is_some()
     }
@@ -169,7 +170,7 @@ pub(super) struct ClientCertificate {
 }
 
 impl ClientCertificate {
-    /// The chain and its key.
+    /// Returns the certificate chain and its key, if both are given.
     pub(super) fn pair(self) -> Result<Option<(PathBuf, PathBuf)>, Failure> {
         match (self.client_cert, self.client_key) {
             (Some(chain), Some(key)) => Ok(Some((chain, key))),
@@ -285,7 +286,7 @@ pub(super) struct Ignored {
 }
 
 impl Ignored {
-    /// Whether an option is one of them.
+    /// Returns whether an option is one of these.
     pub(super) fn has(name: &str) -> bool {
         name.starts_with("zap-")
             || name.starts_with("inference-pool")

@@ -1,4 +1,4 @@
-//! A configuration: YAML or JSON whose keys are the names of flags.
+//! Configurations: YAML or JSON whose keys are the names of flags.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use crate::failure::Failure;
 
-/// A configuration: keys that are names of flags, each with its values as text.
+/// A configuration: names of flags, each with its values as text.
 pub(super) struct Document(pub(super) Vec<(String, Vec<String>)>);
 
 impl Document {
-    /// Reads a text; `name` is where it comes from.
+    /// Parses a text. Errors call it `name`.
     pub(super) fn read(name: &str, text: &str) -> Result<Self, Failure> {
         let options = serde_saphyr::options! { with_snippet: false };
         let read: Result<Option<Self>, _> = serde_saphyr::from_str_with_options(text, options);
@@ -50,7 +50,7 @@ impl<'de> Deserialize<'de> for Document {
     }
 }
 
-/// What a key has: nothing, a value, or a list of values.
+/// The values of a key: none, one, or a list.
 struct Values(Vec<String>);
 
 impl<'de> Deserialize<'de> for Values {

@@ -1,4 +1,4 @@
-//! Examples of command lines and configurations: in helps, in the book, and in what packages install.
+//! Tests of the example command lines and configurations in help texts, in the book, and in packages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn text(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// Reads a command line.
+/// Checks that a command line can be parsed.
 fn take(line: &str) {
     match line.starts_with("transload announce ") {
         true => drop(announced(line)),
@@ -29,7 +29,7 @@ fn take(line: &str) {
     }
 }
 
-/// What a command line announces.
+/// Returns the announcement of a command line.
 fn announced(line: &str) -> Announcement {
     let cli = Cli::try_parse_from(line.split_whitespace());
     match cli.unwrap_or_else(|error| panic!("{line}: {error}")).command {
@@ -38,7 +38,7 @@ fn announced(line: &str) -> Announcement {
     }
 }
 
-/// The settings that a command line makes; files below `/etc/transload` are those of the package for systemd.
+/// Returns the settings of a command line. Files below `/etc/transload` are those of the systemd package.
 fn settings(line: &str) -> Settings {
     let installed = format!("{}/", root().join("packaging/systemd").display());
     let line = line.replace("/etc/transload/", &installed);
@@ -50,7 +50,7 @@ fn settings(line: &str) -> Settings {
     }
 }
 
-/// Command lines of ours in a text: what begins with `transload`, a `\` at a line's end being no end.
+/// Returns the `transload` command lines in a text; a `\` at a line's end continues the line.
 fn lines(text: &str) -> Vec<String> {
     let text = text.replace("\\\n", " ");
     let lines = text.lines().map(|line| line.trim_start().trim_start_matches("$ "));
@@ -61,7 +61,7 @@ fn lines(text: &str) -> Vec<String> {
     lines.map(|line| line.trim_end_matches(" &").to_owned()).collect()
 }
 
-/// The code blocks of a page, in one language.
+/// Returns the code blocks of a page in one language.
 fn blocks(page: &str, language: &str) -> Vec<String> {
     let text = text(page);
     let blocks = text.split("```").skip(1).step_by(2);
@@ -96,7 +96,7 @@ fn command_lines_of_helps_and_of_the_book_are_right() {
     assert!(found > 5, "the book has {found} examples");
 }
 
-/// What a unit has for this key, each mention of it.
+/// Returns all values of a key in a systemd unit.
 fn unit(file: &str, key: &str) -> Vec<String> {
     let text = text(file);
     let values = text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));

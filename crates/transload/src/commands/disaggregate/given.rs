@@ -1,7 +1,7 @@
-//! Options from three places: flags, then a configuration, then the environment.
+//! Options from three sources: flags take precedence over a configuration, and that over the environment.
 //!
-//! A configuration's keys and the names of flags are one vocabulary, so all three are read by the one parser of
-//! flags: what a place adds becomes an argument more.
+//! A configuration's keys are the names of flags, so one parser reads all three: options from other sources become
+//! additional arguments.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,35 +18,35 @@ use crate::failure::{Failure, chain};
 const INLINE: &str = "configuration";
 const FILE: &str = "configuration-file";
 
-/// Values by the name of the option; several values are several mentions.
+/// The values of options by name; several values stand for repeated flags.
 type Options = BTreeMap<String, Vec<String>>;
 
-/// The options of a command as the command line has them, before a configuration and the environment are asked.
+/// The options of a command as given on the command line, before the configuration and the environment are read.
 #[derive(Debug, Clone)]
 pub(crate) struct Given<F> {
     flags: Options,
     options: PhantomData<fn() -> F>,
 }
 
-/// What else may decide an option.
+/// The sources of options besides flags, and their rules.
 pub(super) struct Elsewhere<'a> {
-    /// Environment variables, each with the option that it decides.
+    /// Environment variables, each with the option that it sets.
     pub(super) variables: &'a [(&'a str, &'a str)],
-    /// Options that count for nothing once the other of the pair is given in a place that goes before.
+    /// Pairs of an old and a new option: the old one is ignored if a source of higher precedence sets the new one.
     pub(super) superseded: &'a [(&'a str, &'a str)],
-    /// Options that must not be given without a value: to take them for absent would allow more than was meant.
+    /// Options that must not be empty: treating an empty value as absent would allow more than was meant.
     pub(super) never_empty: &'a [&'a str],
 }
 
-/// All options of a command, from wherever they were given.
+/// All options of a command, from all sources.
 pub(super) struct Complete<F> {
     pub(super) options: F,
-    /// The names of those that were given somewhere.
+    /// The names of the options that were set.
     pub(super) given: Vec<String>,
 }
 
 impl<F: clap::Args> Given<F> {
-    /// Asks the configuration that the flags name, and the environment, for what the flags leave open.
+    /// Completes the flags with the configuration that they name and with the environment.
     pub(super) fn complete(
         &self,
         elsewhere: &Elsewhere<'_>,
@@ -54,10 +54,10 @@ impl<F: clap::Args> Given<F> {
     ) -> Result<Complete<F>, Failure> {
         let mut values = elsewhere.without_empty(self.flags.clone())?;
         if let Some((name, text)) = configuration(&values)? {
-            let found = options::<F>(Document::read(&name, &text)?, &name)?;
-            elsewhere.add(&mut values, elsewhere.without_empty(found)?);
+            let extra = options::<F>(Document::read(&name, &text)?, &name)?;
+            elsewhere.add(&mut values, elsewhere.without_empty(extra)?);
         }
-        let mut found = BTreeMap::new();
+        let mut extra = BTreeMap::new();
         for (variable, option) in elsewhere.variables {
             if let Some(value) = environment(variable) {
                 check::<F>(option, &value).map_err(|wrong| {
@@ -66,23 +66,23 @@ impl<F: clap::Args> Given<F> {
                         format!("correct it or unset it; --{option} goes before it"),
                     )
                 })?;
-                found.insert((*option).to_owned(), vec![value]);
+                extra.insert((*option).to_owned(), vec![value]);
             }
         }
-        elsewhere.add(&mut values, found);
+        elsewhere.add(&mut values, extra);
 
         let arguments =
             values.iter().flat_map(|(name, values)| values.iter().map(move |value| format!("--{name}={value}")));
         let options = parse::<F>(arguments).and_then(|matches| F::from_arg_matches(&matches));
         Ok(Complete {
-            // Each of them was checked where it comes from.
+            // Each value was already checked at its source, so this error is unlikely.
             options: options.map_err(|error| Failure::input(chain(&error), "see --help"))?,
             given: values.into_keys().collect(),
         })
     }
 }
 
-/// The name and the text of the configuration, where there is one.
+/// Returns the name and the text of the configuration, if there is one.
 fn configuration(flags: &Options) -> Result<Option<(String, String)>, Failure> {
     let last = |name| flags.get(name).and_then(|values| values.last());
     match (last(INLINE), last(FILE)) {
@@ -102,7 +102,7 @@ fn configuration(flags: &Options) -> Result<Option<(String, String)>, Failure> {
 }
 
 impl Elsewhere<'_> {
-    /// Drops values that are empty: templates of manifests leave them of what nobody has set.
+    /// Drops empty values, which templates of manifests produce for unset variables.
     fn without_empty(&self, mut given: Options) -> Result<Options, Failure> {
         for (name, values) in &mut given {
             values.retain(|value| !value.is_empty());
@@ -117,19 +117,19 @@ impl Elsewhere<'_> {
         Ok(given)
     }
 
-    /// Adds options to those of places that go before.
-    fn add(&self, values: &mut Options, found: Options) {
+    /// Adds options of a source with lower precedence.
+    fn add(&self, values: &mut Options, extra: Options) {
         let before: Vec<String> = values.keys().cloned().collect();
-        for (name, value) in found {
-            let by = self.superseded.iter().find(|(old, _)| *old == name);
-            if by.is_none_or(|(_, new)| !before.iter().any(|name| name == new)) {
+        for (name, value) in extra {
+            let replacement = self.superseded.iter().find(|(old, _)| *old == name);
+            if replacement.is_none_or(|(_, new)| !before.iter().any(|name| name == new)) {
                 values.entry(name).or_insert(value);
             }
         }
     }
 }
 
-/// Reads one option; says what is wrong with it.
+/// Parses one option. The error says what is wrong with its value.
 fn check<F: clap::Args>(name: &str, value: &str) -> Result<(), String> {
     parse::<F>([format!("--{name}={value}")].into_iter())
         .and_then(|matches| F::from_arg_matches(&matches).map(drop))
@@ -152,7 +152,7 @@ fn names(option: &Arg) -> impl Iterator<Item = &str> {
     option.get_long().into_iter().chain(aliases)
 }
 
-// Of the command line: it is read by clap as if the options stood in the command themselves.
+// On the command line, clap parses the options as if they were the command's own.
 impl<F: clap::Args> clap::Args for Given<F> {
     fn augment_args(command: Command) -> Command {
         F::augment_args(command).args_override_self(true)
@@ -184,7 +184,7 @@ impl<F: clap::Args> FromArgMatches for Given<F> {
     }
 }
 
-/// The options of a configuration by their names; all of them are checked.
+/// Checks the options of a configuration and returns them by name.
 fn options<F: clap::Args>(document: Document, file: &str) -> Result<Options, Failure> {
     let command = command::<F>();
     let mut options = BTreeMap::new();
@@ -220,7 +220,7 @@ fn options<F: clap::Args>(document: Document, file: &str) -> Result<Options, Fai
     Ok(options)
 }
 fn unknown<F: clap::Args>(file: &str, key: &str) -> Failure {
-    // The parser knows which flag is closest.
+    // The parser suggests the most similar flag.
     let close = parse::<F>([format!("--{key}")].into_iter()).err();
     let close = close.and_then(|error| match error.get(ContextKind::SuggestedArg) {
         Some(ContextValue::String(flag)) => Some(flag.trim_start_matches('-').to_owned()),

@@ -1,7 +1,7 @@
 //! Prefill/decode disaggregation over HTTP: `transload sidecar`, `transload proxy` and `transload announce`.
 //!
-//! A command reads its options ([`given`]: flags, then a configuration, then the environment, then defaults), makes
-//! [`Settings`](transload_sidecar::settings::Settings) of them, and [`serve`]s until it is told to end.
+//! A command reads its options ([`given`]: flags, then a configuration, then the environment, then defaults), turns
+//! them into [`Settings`](transload_sidecar::settings::Settings), and [`serve`]s until a signal ends it.
 
 pub(super) mod announce;
 mod common;
@@ -16,7 +16,7 @@ pub(super) mod sidecar;
 mod tests;
 mod values;
 
-/// Reads an environment variable; one that is empty is as if absent.
+/// Returns the value of an environment variable that is set and not empty.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -1,4 +1,4 @@
-//! `transload proxy`: a front door before prefill and decode servers, which it chooses.
+//! `transload proxy`: a front end that chooses prefill and decode servers.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -120,7 +120,7 @@ impl Args {
 impl Options {
     fn settings(self, environment: Environment<'_>) -> Result<Settings, Failure> {
         let Servers { listen, mut prefill, mut decode, discover, policy, min_prompt } = self.servers;
-        // What was given is not shown: there may be a password in it.
+        // The value is not shown, since it may contain a password.
         let discover = discover.map(|uri| Source::parse(&uri)).transpose();
         let discover = discover.map_err(|error| {
             Failure::input(
@@ -174,7 +174,7 @@ impl Options {
     }
 }
 
-/// The servers that lists of hosts and of ports name, of which one may be left out.
+/// Combines a list of hosts with a list of ports. An empty list of either is replaced by its default.
 fn pairs(role: &str, hosts: &[String], ports: &[u16], default_port: u16) -> Result<Vec<ServerUrl>, Failure> {
     let (localhost, default_port) = (["localhost".to_owned()], [default_port]);
     let (hosts, ports) = match (hosts, ports) {

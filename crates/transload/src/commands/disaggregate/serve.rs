@@ -1,4 +1,4 @@
-//! A sidecar or proxy as a process: from its settings until a signal ends it.
+//! A sidecar or proxy as a process, from its settings until a signal ends it.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -11,23 +11,23 @@ use transload_sidecar::{Running, StartError};
 use crate::commands::engines;
 use crate::failure::{Failure, chain};
 
-/// Serves clients until SIGTERM or SIGINT, and then until what is in flight has ended.
+/// Serves clients until SIGTERM or SIGINT, then waits for requests in flight.
 pub(super) fn serve(mut settings: Settings) -> Result<(), Failure> {
     allow_open_files();
     if !has_ipv6() {
         settings.listen = without_ipv6(settings.listen);
         settings.admin = settings.admin.map(without_ipv6);
     }
-    // Clients have threads of their own.
+    // This runtime only waits and serves the admin address; clients have their own threads.
     let runtime = engines::runtime()?;
     let served = runtime.block_on(until_told_to_end(settings));
-    // A look-up of a name may hang for longer than anybody waits.
+    // A DNS look-up may hang longer than the process should wait.
     runtime.shutdown_background();
     served
 }
 
 async fn until_told_to_end(settings: Settings) -> Result<(), Failure> {
-    // Before anything is served: a signal that comes early is not lost.
+    // Installed before anything is served, so that an early signal is not lost.
     let mut ends = Ends::new().map_err(no_runtime)?;
     let mut hangup = signal(SignalKind::hangup()).map_err(no_runtime)?;
     let drain = settings.drain;
@@ -59,7 +59,7 @@ async fn until_told_to_end(settings: Settings) -> Result<(), Failure> {
     }
 }
 
-/// What tells the process to end.
+/// The signals that end the process.
 pub(super) struct Ends {
     terminate: Signal,
     interrupt: Signal,
@@ -106,11 +106,11 @@ pub(super) fn no_runtime(error: io::Error) -> Failure {
     )
 }
 
-/// Raises the number of files that may be open as far as the system lets it be: each request needs two or three.
+/// Raises the limit of open files to its maximum: each request needs two or three.
 fn allow_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // What there is has to do, where that is not allowed.
+    // If this is not allowed, the current limit stays.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
@@ -118,7 +118,7 @@ fn has_ipv6() -> bool {
     TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok()
 }
 
-/// All interfaces, where there is no IPv6.
+/// Replaces the IPv6 address of all interfaces by that of IPv4, for systems without IPv6.
 fn without_ipv6(mut address: SocketAddr) -> SocketAddr {
     if address.ip() == Ipv6Addr::UNSPECIFIED {
         address.set_ip(Ipv4Addr::UNSPECIFIED.into());

@@ -1,4 +1,4 @@
-//! `transload sidecar`: prefill/decode disaggregation beside a decode server.
+//! `transload sidecar`: prefill/decode disaggregation in front of a decode server.
 
 use std::net::IpAddr;
 
@@ -140,7 +140,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 impl Args {
-    /// The settings, and which of the options given mean nothing.
+    /// Returns the settings, and the names of the given options that have no effect.
     pub(super) fn settings(&self, environment: Environment<'_>) -> Result<(Settings, Vec<String>), Failure> {
         let complete = self.given.complete(&ELSEWHERE, environment)?;
         let given = |name: &str| complete.given.iter().any(|given| given == name);
@@ -203,6 +203,8 @@ impl Options {
             verify_remote_host: self.verify_remote_host,
         });
         let (tracing, metrics_port) = (self.tracing, self.metrics_port);
+        // `--tracing` acts like the variable that asks for an exporter, so that the variables for its endpoint still
+        // apply.
         let environment = &|name: &str| match name {
             "OTEL_TRACES_EXPORTER" if tracing == Some(true) => Some("otlp".to_owned()),
             _ => environment(name),

@@ -1,4 +1,4 @@
-//! The values of options, as people type them.
+//! Parsers for the values of options.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use transload::store::internal::period::{self, PeriodError};
 use transload_sidecar::settings::{KvConnector, Policy, PrefillFailure};
 use transload_sidecar::{Role, ServerUrl};
 
-/// The longest period that an option takes: a day. Deadlines far away overflow clocks.
+/// The longest period that an option accepts: a day. Deadlines far in the future overflow clocks.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Reads a switch as Go's flags have it.
+/// Parses a switch in the spellings of Go's flags.
 pub(super) fn switch(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -20,12 +20,12 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Reads a period: `200ms`, `30s`, `5m`.
+/// Parses a period: `200ms`, `30s`, `5m`.
 pub(super) fn period(text: &str) -> Result<Duration, String> {
     within_a_day(period::parse(text))
 }
 
-/// Reads how long something may take: a period that is not nothing.
+/// Parses a time limit: a period above zero.
 pub(super) fn timeout(text: &str) -> Result<Duration, String> {
     within_a_day(period::parse_limit(text))
 }
@@ -38,7 +38,7 @@ fn within_a_day(period: Result<Duration, PeriodError>) -> Result<Duration, Strin
     }
 }
 
-/// Reads an address to listen at: `127.0.0.1:8000`, `[::1]:8000`, `localhost:8000`, or `:8000` for all interfaces.
+/// Parses a listening address: `127.0.0.1:8000`, `[::1]:8000`, `localhost:8000`, or `:8000` for all interfaces.
 pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
     let wrong =
         || "it is no address; write it as 127.0.0.1:8000 or [::1]:8000, or as :8000 for all interfaces".to_owned();
@@ -52,7 +52,7 @@ pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
     Ok(SocketAddr::new(at.map_err(|_| wrong())?, port))
 }
 
-/// Reads where to listen, without a port: an address, `localhost`, or nothing for all interfaces.
+/// Parses a listening address without a port: an address, `localhost`, or the empty text for all interfaces.
 pub(super) fn host(text: &str) -> Result<IpAddr, String> {
     match text {
         "" => Ok(Ipv6Addr::UNSPECIFIED.into()),
@@ -63,11 +63,11 @@ pub(super) fn host(text: &str) -> Result<IpAddr, String> {
     }
 }
 
-/// Where the admin address is; `None` where it is `off`.
+/// The admin address; `None` for `off`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Admin(pub(super) Option<SocketAddr>);
 
-/// Reads `ADDR:PORT` or `off`.
+/// Parses `ADDR:PORT` or `off`.
 pub(super) fn admin(text: &str) -> Result<Admin, String> {
     match text {
         // YAML reads a bare off as false.
@@ -79,17 +79,17 @@ pub(super) fn admin(text: &str) -> Result<Admin, String> {
     }
 }
 
-/// Reads a path; an empty one counts as none.
+/// Parses a path.
 pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     Ok(text.into())
 }
 
-/// Reads a URL of a server: `http://HOST:PORT` or `https://HOST:PORT`.
+/// Parses the URL of a server: `http://HOST:PORT` or `https://HOST:PORT`.
 pub(super) fn server(text: &str) -> Result<ServerUrl, String> {
     ServerUrl::parse(text).map_err(|error| format!("{error}; write it as http://HOST:PORT"))
 }
 
-/// Reads a connector's name; nothing is the default.
+/// Parses a connector's name; the empty text is the default.
 pub(super) fn connector(text: &str) -> Result<KvConnector, String> {
     const ALL: [KvConnector; 3] = [KvConnector::NixlV2, KvConnector::SharedStorage, KvConnector::Sglang];
     if text.is_empty() {
@@ -104,7 +104,7 @@ pub(super) fn connector(text: &str) -> Result<KvConnector, String> {
     })
 }
 
-/// Reads a connector of encoders, of which there are none; nothing is none.
+/// Accepts only the empty text, since no connector for encoders is supported.
 pub(super) fn no_encoder(text: &str) -> Result<String, String> {
     match text {
         "" => Ok(String::new()),
@@ -112,7 +112,7 @@ pub(super) fn no_encoder(text: &str) -> Result<String, String> {
     }
 }
 
-/// Reads how many connections there may be.
+/// Parses a limit on connections.
 pub(super) fn connections(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("it lets nobody in; write at least 1".to_owned()),
@@ -121,7 +121,7 @@ pub(super) fn connections(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Reads a role's name.
+/// Parses a role's name.
 pub(super) fn role(text: &str) -> Result<Role, String> {
     match text {
         "prefill" => Ok(Role::Prefill),
@@ -130,7 +130,7 @@ pub(super) fn role(text: &str) -> Result<Role, String> {
     }
 }
 
-/// Reads a policy's name.
+/// Parses a policy's name.
 pub(super) fn policy(text: &str) -> Result<Policy, String> {
     match text {
         "round-robin" => Ok(Policy::RoundRobin),
@@ -140,7 +140,7 @@ pub(super) fn policy(text: &str) -> Result<Policy, String> {
     }
 }
 
-/// Reads what happens when a prefill server fails.
+/// Parses the behaviour after a failed prefill.
 pub(super) fn prefill_failure(text: &str) -> Result<PrefillFailure, String> {
     match text {
         "fallback" => Ok(PrefillFailure::Fallback),
@@ -154,22 +154,22 @@ pub(super) fn prefill_failure(text: &str) -> Result<PrefillFailure, String> {
 pub(super) enum Stage {
     Prefiller,
     Decoder,
-    /// There is no encoder here; manifests that name one go on working.
+    /// Accepted without effect, so that manifests that name it still work.
     Encoder,
 }
 
-/// Stages that one mention of an option names.
+/// The stages in one occurrence of an option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stages(Vec<Stage>);
 
 impl Stages {
-    /// Whether any mention names a stage.
+    /// Returns whether any occurrence names a stage.
     pub(super) fn name(all: &[Self], stage: Stage) -> bool {
         all.iter().any(|stages| stages.0.contains(&stage))
     }
 }
 
-/// Reads stages, separated by commas.
+/// Parses a comma-separated list of stages.
 pub(super) fn stages(text: &str) -> Result<Stages, String> {
     let stages = text.split(',').map(str::trim).filter(|name| !name.is_empty());
     let stages = stages.map(|name| match name {

@@ -1,4 +1,4 @@
-//! What the destination holds, saved into a store and restored into a third layout.
+//! Saves the destination's request into a store and restores it into a third layout.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,16 +14,16 @@ use super::pair::{Pair, verify};
 use crate::commands::shapes::Llama;
 use crate::failure::{Failure, chain};
 
-/// A request that was saved and restored, every byte checked.
+/// The result of a request that was saved, restored and checked.
 pub(in crate::commands) struct Archived {
     /// The third layout.
     pub(in crate::commands) deployment: Deployment,
-    /// Tokens in whole token chunks.
+    /// The number of tokens in whole token chunks.
     pub(in crate::commands) tokens: u64,
-    /// Bytes that the store did not have before.
+    /// The number of bytes that were new to the store.
     pub(in crate::commands) saved: u64,
     pub(in crate::commands) save: Duration,
-    /// Pieces and bytes read.
+    /// The number of pieces and of bytes that were read.
     pub(in crate::commands) pieces: u64,
     pub(in crate::commands) restored: u64,
     pub(in crate::commands) restore: Duration,
@@ -31,8 +31,8 @@ pub(in crate::commands) struct Archived {
 }
 
 impl Pair {
-    /// Saves the destination's request, finds it again by its tokens, restores it into a side of `shape`, and
-    /// checks every byte there.
+    /// Saves the destination's request, finds it by its tokens, restores it into an engine of `shape`, and checks every
+    /// byte there.
     pub(in crate::commands) fn save_and_restore(
         &self,
         store: Arc<dyn Backend>,
@@ -42,7 +42,7 @@ impl Pair {
         let dst = &self.dst;
         let tokens: Vec<u32> = (0..dst.contents.tokens as u32).collect();
         let prompt = Prompt::new(&tokens);
-        // Its bytes are made up from the seed, so that is what tells them apart.
+        // The contents are derived from the seed, so the seed distinguishes the models.
         let model = Model::new(shape.model, format!("made up from {}", self.seed));
         let archive = Archive::new(store, model, &dst.deployment).map_err(not_archived)?;
 

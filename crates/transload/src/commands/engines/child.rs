@@ -1,4 +1,4 @@
-//! The source process, as the process that started it sees it.
+//! The source process, as seen by the process that started it.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -12,24 +12,24 @@ use super::messages::{Answer, Order};
 use crate::command::Itself;
 use crate::failure::{Failure, chain};
 
-/// How long the process may take to end once it is told to.
+/// The time that the process gets to end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A second process of this program. It is killed where this is dropped.
+/// A second process of this program, killed when this is dropped.
 pub(super) struct SourceProcess {
     child: Child,
     stdin: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
 }
 
-/// Why the second process is of no use.
+/// A reason why the second process failed.
 #[derive(Debug, Error)]
 pub(super) enum ChildError {
     #[error("the source process could not be started: {0}")]
     Start(#[source] std::io::Error),
     #[error("the source process ended too early ({0})")]
     Ended(String),
-    #[error("the source process answers what makes no sense: {0}")]
+    #[error("the source process sent an unexpected answer: {0}")]
     Nonsense(String),
 }
 
@@ -77,7 +77,7 @@ impl SourceProcess {
         }
     }
 
-    /// Its pipes are closed: it ends, or it is of no use.
+    /// Returns the error for closed pipes, with the process's exit status if it ends in time.
     async fn ended(&mut self) -> ChildError {
         ChildError::Ended(match timeout(PATIENCE, self.child.wait()).await {
             Ok(Ok(status)) => status.to_string(),
@@ -86,14 +86,14 @@ impl SourceProcess {
         })
     }
 
-    /// Tells it that all is done, and waits until it has gone.
+    /// Closes its stdin, which ends it, and waits for that.
     pub(super) async fn finish(self) -> Result<(), ChildError> {
         let Self { mut child, stdin, .. } = self;
         drop(stdin);
         match timeout(PATIENCE, child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => Err(ChildError::Ended(status.to_string())),
-            // Dropping it ends it.
+            // Dropping the child kills it.
             Ok(Err(_)) | Err(_) => Ok(()),
         }
     }

@@ -1,8 +1,8 @@
-//! Contents that can be checked: every byte of a cache follows from what it is, wherever it lies.
+//! Contents that can be checked: every byte of a cache is a function of its meaning, wherever it is stored.
 //!
-//! A key of layer 3, token 17, head 5 holds the same bytes on every rank of every deployment. So a
-//! transfer is checked without its plan: the destination is walked by layer, block, state and head,
-//! along the strides of its own views, and each byte is compared with what must be there.
+//! A key of layer 3, token 17, head 5 has the same bytes on every rank of every deployment. So a transfer is checked
+//! without its plan: the destination is walked by layer, block, state and head along the strides of its own views, and
+//! each byte is compared with the expected one.
 
 use std::fmt;
 
@@ -13,27 +13,27 @@ use transload::transfer::memory::AccessError;
 use super::gpu::GpuError;
 use crate::commands::random::mix;
 
-/// What the first group of a side holds: a request in its blocks, and canaries everywhere else.
+/// The contents of a side's first group: a request in its blocks, and canaries everywhere else.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contents {
-    /// Decides the bytes of the request; the same on both sides.
+    /// The seed of the request's bytes, the same on both sides.
     pub(super) request: u64,
-    /// Decides the bytes that no transfer may touch; other ones on each side.
+    /// The seed of the bytes that no transfer may change, different on each side.
     pub(super) canaries: u64,
-    /// The request has positions 0 to this.
+    /// The number of tokens of the request, from position 0.
     pub(super) tokens: u64,
 }
 
-/// How many bytes were found to be what they have to be.
+/// The number of bytes that were checked and correct.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::commands) struct Checked {
-    /// Of the request.
+    /// Bytes of the request.
     pub(in crate::commands) request: u64,
-    /// Of the canaries beside it.
+    /// Bytes of the canaries around it.
     pub(in crate::commands) canaries: u64,
 }
 
-/// One component of one unit of one state.
+/// The position of one component of one unit of one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     rank: Rank,
@@ -42,22 +42,22 @@ struct Place {
     state: u64,
     unit: u64,
     component: usize,
-    /// The token that belongs there, if any.
+    /// The token at this position, if it belongs to the request.
     token: Option<u64>,
 }
 
-/// Why contents were not put in place, or not found there.
+/// A reason why contents could not be written or verified.
 #[derive(Debug)]
 pub(super) enum ContentsError {
-    /// A view leads out of its memory.
+    /// A view exceeds its memory.
     Access(AccessError),
     /// The GPU's memory could not be written or read.
     Gpu(GpuError),
-    /// A byte is not what it has to be.
+    /// A byte differs from the expected one.
     Wrong(Wrong),
 }
 
-/// A byte that is not what it has to be.
+/// A byte that differs from the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wrong {
     place: Place,
@@ -73,8 +73,8 @@ impl From<GpuError> for ContentsError {
 }
 
 impl Contents {
-    /// Writes one rank's memory. `blocks[i]` holds the i-th block of tokens; without any, canaries
-    /// are all there is.
+    /// Writes one rank's memory. `blocks[i]` is the block of the i-th block of tokens; if it is empty, everything
+    /// becomes canaries.
     pub(super) fn fill(
         self,
         side: &Deployment,
@@ -110,8 +110,8 @@ impl Contents {
         Ok(checked)
     }
 
-    /// Visits every row (the content of one component of one unit of one state, whose bytes lie
-    /// together in the orders used here): what it is, where it is, and what it has to hold.
+    /// Visits every row: the content of one component of one unit of one state, whose bytes are contiguous in the
+    /// orders used here. Passes its position, its address and its expected bytes.
     fn walk(
         self,
         side: &Deployment,
@@ -151,7 +151,7 @@ impl Contents {
         Ok(())
     }
 
-    /// What has to be at a place: of the request, whatever its rank and block are.
+    /// Computes the expected bytes at a position. For the request they do not depend on rank and block.
     fn row(self, place: Place, row: &mut [u8]) {
         let Place { rank, layer, block, state, unit, component, token } = place;
         let (seed, where_from) = match token {

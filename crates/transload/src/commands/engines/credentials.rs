@@ -1,10 +1,10 @@
-//! What the second process proves itself with, handed over through a pipe.
+//! The identity of the second process, passed to it through a pipe.
 
 use serde::{Deserialize, Serialize};
 use transload::transfer::{Identity, IdentityError, TicketSecret};
 
-/// An identity in a form that can be sent. It holds secrets: only ever through a private pipe, never
-/// through arguments or the environment, which other users can read. So it has no `Debug`.
+/// An identity in a form that can be sent. It contains secrets, so it is sent only through a private pipe, never in
+/// arguments or the environment, which other users can read. It has no `Debug` for the same reason.
 #[derive(Deserialize, Serialize)]
 pub(super) struct Credentials {
     certificates: String,

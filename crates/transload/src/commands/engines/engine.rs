@@ -1,4 +1,4 @@
-//! One engine: a deployment, the memory of its ranks, and what is in it.
+//! One engine: a deployment, the memory of its ranks, and their contents.
 
 use thiserror::Error;
 use transload::archive::Cache;
@@ -14,11 +14,11 @@ use super::gpu::{Gpu, GpuError, OnGpu};
 use crate::commands::random::{Random, mix};
 use crate::failure::Failure;
 
-/// One engine, without its agent. All its ranks live in one process.
+/// An engine without its agent. All its ranks are in one process.
 #[derive(Debug)]
 pub(super) struct Engine {
     pub(super) deployment: Deployment,
-    /// Of each rank: its cache, or the host's copy of one that is on a GPU.
+    /// The cache of each rank, or the host's copy of one that is on a GPU.
     pub(super) memories: Vec<Memory>,
     on_gpu: Option<OnGpu>,
     /// The request's blocks, scattered over the pool.
@@ -27,7 +27,7 @@ pub(super) struct Engine {
     blocks: Vec<u32>,
 }
 
-/// Why an engine cannot take part.
+/// A reason why an engine cannot be set up.
 #[derive(Debug, Error)]
 pub(super) enum EngineError {
     #[error("no memory: {0}")]
@@ -52,24 +52,25 @@ impl From<EngineError> for Failure {
     }
 }
 
-/// The part that an engine plays.
+/// The role of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Party {
     Source,
     Destination,
-    /// Who restores what the destination saved.
+    /// The engine that restores what the destination saved.
     Third,
 }
 
 impl Party {
-    /// Decides what is an engine's own: its canaries and its block table.
+    /// Returns the seed of what is specific to an engine: its canaries and its block table.
     pub(super) fn salt(self, seed: u64) -> u64 {
         mix(seed ^ (self as u64 + 1))
     }
 }
 
 impl Engine {
-    /// An engine with a request of `tokens` tokens, on a GPU if one is named. Contents follow from `seed`, block tables too.
+    /// Creates an engine for a request of `tokens` tokens, on a GPU if one is given. Contents and block tables are
+    /// derived from `seed`.
     pub(super) fn new(
         deployment: Deployment,
         tokens: u64,
@@ -77,7 +78,7 @@ impl Engine {
         party: Party,
         gpu: Option<&Gpu>,
     ) -> Result<Self, Failure> {
-        let own = party.salt(seed);
+        let salt = party.salt(seed);
         let bytes = deployment.ranks().map(|rank| {
             let (_, stage) = deployment.split_rank(rank);
             deployment.groups()[0].placement(stage).allocation_bytes
@@ -85,30 +86,30 @@ impl Engine {
         let memories = bytes.map(|bytes| Memory::allocate(&[bytes as usize]));
         let memories = memories.collect::<Result<Vec<_>, _>>().map_err(EngineError::from)?;
         let on_gpu = gpu.map(|gpu| OnGpu::new(gpu, &memories));
-        let blocks = blocks(&deployment, tokens, own);
+        let blocks = blocks(&deployment, tokens, salt);
         Ok(Self {
             on_gpu: on_gpu.transpose().map_err(EngineError::from)?,
             memories,
             tables: Tables(vec![BlockTable::List(blocks.clone())]),
-            contents: Contents { request: mix(seed), canaries: mix(own), tokens },
+            contents: Contents { request: mix(seed), canaries: mix(salt), tokens },
             blocks,
             deployment,
         })
     }
 
-    /// Where a rank's cache lies, if that is on a GPU.
+    /// Returns a rank's cache if it is on a GPU.
     #[cfg(feature = "cuda")]
     pub(super) fn on_gpu(&self, rank: Rank) -> Option<DeviceMemory> {
         let on_gpu = self.on_gpu.as_ref()?;
         Some(on_gpu.memory(rank.0 as usize).clone())
     }
 
-    /// The block of each block of tokens.
+    /// Returns the block ids of the request, in token order.
     pub(super) fn blocks(&self) -> &[u32] {
         &self.blocks
     }
 
-    /// Bytes of memory of all ranks.
+    /// Returns the bytes of memory of all ranks.
     pub(super) fn bytes(&self) -> u64 {
         self.memories.iter().map(Memory::bytes).sum()
     }
@@ -134,7 +135,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks every byte: that the request is in its blocks, and canaries everywhere else.
+    /// Checks every byte: the request in its blocks, and canaries everywhere else.
     pub(super) fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Checked, ContentsError> {
         let mut all = Checked::default();
         for (rank, memory) in self.ranks() {
@@ -150,12 +151,11 @@ impl Engine {
         Ok(all)
     }
 
-    /// The ranks and their memories.
     pub(super) fn ranks(&self) -> impl Iterator<Item = (Rank, &Memory)> {
         (0..).map(Rank).zip(&self.memories)
     }
 
-    /// An agent on loopback that holds all its ranks.
+    /// Starts an agent on loopback that holds all ranks.
     pub(super) fn agent(&self, identity: Identity) -> Result<Agent, EngineError> {
         let mut builder = Agent::builder(identity, self.deployment.clone());
         for (rank, memory) in self.ranks() {
@@ -168,7 +168,7 @@ impl Engine {
         Ok(builder.bind(([127, 0, 0, 1], 0).into())?)
     }
 
-    /// The ranks, and their caches as an archive takes them.
+    /// Returns the ranks with their caches in the form that an archive takes.
     pub(super) fn caches(&self) -> impl Iterator<Item = (Rank, Cache)> {
         self.ranks().map(|(rank, memory)| match &self.on_gpu {
             Some(on_gpu) => (rank, on_gpu.cache(rank.0 as usize)),
@@ -177,12 +177,12 @@ impl Engine {
     }
 }
 
-/// The block table of an engine, scattered over its pool.
-pub(super) fn tables(deployment: &Deployment, tokens: u64, own: u64) -> Tables {
-    Tables(vec![BlockTable::List(blocks(deployment, tokens, own))])
+/// Returns an engine's block table, scattered over its pool.
+pub(super) fn tables(deployment: &Deployment, tokens: u64, salt: u64) -> Tables {
+    Tables(vec![BlockTable::List(blocks(deployment, tokens, salt))])
 }
 
-fn blocks(deployment: &Deployment, tokens: u64, own: u64) -> Vec<u32> {
+fn blocks(deployment: &Deployment, tokens: u64, salt: u64) -> Vec<u32> {
     let group = &deployment.groups()[0];
-    Random::new(own).scattered(tokens, group.block_size(), group.num_blocks())
+    Random::new(salt).scattered(tokens, group.block_size(), group.num_blocks())
 }

@@ -1,4 +1,4 @@
-//! Where the caches of a side lie: in memory of the host, or of a GPU.
+//! The caches of a side that are in GPU memory.
 
 #[cfg(feature = "cuda")]
 pub(in crate::commands) use with::{Gpu, find, open};
@@ -22,10 +22,10 @@ mod with {
 
     use crate::failure::Failure;
 
-    /// The first GPU, if there is any.
+    /// Opens the first GPU, if there is one.
     ///
     /// # Errors
-    /// Why it cannot be used although it is there.
+    /// Returns an error if the GPU exists but cannot be used.
     pub(in crate::commands) fn find() -> Result<Option<Gpu>, GpuError> {
         match Gpu::open(0) {
             Ok(gpu) => Ok(Some(gpu)),
@@ -34,7 +34,7 @@ mod with {
         }
     }
 
-    /// One of the GPUs.
+    /// Opens a GPU by its ordinal.
     pub(in crate::commands) fn open(ordinal: u32) -> Result<Gpu, Failure> {
         Gpu::open(ordinal).map_err(|error| match error {
             GpuError::NoCuda(why) => {
@@ -47,12 +47,12 @@ mod with {
         })
     }
 
-    /// A side's caches in the memory of a GPU, by rank. What the side writes and checks are copies of them on the host.
+    /// A side's caches in GPU memory, by rank. The side writes and checks copies of them on the host.
     #[derive(Debug)]
     pub(in crate::commands::engines) struct OnGpu(Vec<DeviceMemory>);
 
     impl OnGpu {
-        /// As much memory as the copies have.
+        /// Allocates memory on the GPU for these host copies.
         pub(in crate::commands::engines) fn new(gpu: &Gpu, copies: &[Memory]) -> Result<Self, GpuError> {
             let ranks = copies.iter().map(|copy| DeviceMemory::allocate(gpu, &[copy.bytes() as usize]));
             ranks.collect::<Result<_, _>>().map(Self)
@@ -68,23 +68,22 @@ mod with {
             whole(&self.0[rank], copy, copy.bytes())
         }
 
-        /// One rank's memory.
         pub(in crate::commands::engines) fn memory(&self, rank: usize) -> &DeviceMemory {
             &self.0[rank]
         }
 
-        /// What an agent registers.
+        /// Returns one rank's memory in the form that an agent registers.
         pub(in crate::commands::engines) fn region(&self, rank: usize) -> Region {
             self.memory(rank).into()
         }
 
-        /// What an archive saves and restores.
+        /// Returns one rank's memory in the form that an archive takes.
         pub(in crate::commands::engines) fn cache(&self, rank: usize) -> Cache {
             self.memory(rank).clone().into()
         }
     }
 
-    /// Copies all bytes of memories with one allocation each.
+    /// Copies all bytes between memories with one allocation each.
     fn whole<'a>(from: impl Into<Place<'a>>, to: impl Into<Place<'a>>, bytes: u64) -> Result<(), GpuError> {
         let program = Program {
             nests: vec![Nest { loops: Default::default(), run: bytes }],
@@ -94,7 +93,7 @@ mod with {
     }
 }
 
-/// Without the feature there is no GPU, so nothing of a GPU is ever called.
+/// Stand-ins without the feature: there is no GPU, so none of these methods is ever called.
 #[cfg(not(feature = "cuda"))]
 mod without {
     use std::convert::Infallible;
@@ -106,7 +105,7 @@ mod without {
 
     pub(in crate::commands::engines) type GpuError = Infallible;
 
-    /// A GPU, of which there is none.
+    /// An uninhabited type, since there is no GPU.
     #[derive(Clone, Debug)]
     pub(in crate::commands) enum Gpu {}
 
@@ -131,7 +130,7 @@ mod without {
         ))
     }
 
-    /// Caches in the memory of a GPU, which are none.
+    /// An uninhabited type, since there is no GPU memory.
     #[derive(Debug)]
     pub(in crate::commands::engines) enum OnGpu {}
 

@@ -1,36 +1,36 @@
-//! What the two processes tell each other: JSON, one message on a line.
+//! The messages between the two processes: JSON, one message a line.
 //!
-//! Everything that an engine's scheduler would carry from one engine to the other goes this way:
-//! which request, and the ticket for it. The blocks go between the agents.
+//! They replace what the schedulers of engines would exchange: the request and its ticket. The blocks travel between
+//! the agents.
 
 use serde::{Deserialize, Serialize};
 use transload::layout::document::Document;
 
 use super::credentials::Credentials;
 
-/// To the source, through its stdin. When that ends, so does the process.
+/// A message to the source, through its stdin. The source ends at the end of stdin.
 #[derive(Deserialize, Serialize)]
 pub(super) enum Order {
-    /// Comes first: be this agent of this deployment, with a request of so many tokens computed.
+    /// The first message: compute a request of `tokens` tokens and start the agent of this deployment.
     Prefill {
         credentials: Box<Credentials>,
         document: Box<Document>,
         tokens: u64,
         seed: u64,
-        /// The GPU to have them on.
+        /// The GPU for the caches.
         gpu: Option<u32>,
     },
-    /// Lease the request's blocks under this set.
+    /// Lease the request's blocks under this lease set.
     Lease { set: [u8; 16] },
 }
 
-/// From the source, through its stdout.
+/// A message from the source, through its stdout.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) enum Answer {
-    /// The request is computed, and an agent holds it.
+    /// The request is computed and the agent is running.
     Ready,
-    /// Its blocks are leased; whoever holds this ticket may pull them.
+    /// The blocks are leased; the ticket allows pulling them.
     Leased { ticket: String },
-    /// How the leases of all ranks ended.
+    /// The leases of all ranks have ended in these ways.
     Ended { ends: Vec<String> },
 }

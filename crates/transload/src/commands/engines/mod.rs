@@ -1,7 +1,7 @@
-//! Two processes, each with the agent of one engine: what the demo and the benches of paths run on.
+//! Two processes with one engine's agent each, used by the demo and the benches of paths.
 //!
-//! The process that a user started is the destination. It starts its own program again as the source,
-//! which computes (makes up) a request and leases its blocks; the destination pulls them.
+//! The process that the user started is the destination. It starts the same program again as the source, which makes up
+//! a request and leases its blocks; the destination pulls them.
 
 mod archived;
 mod child;
@@ -27,15 +27,15 @@ pub(super) use source::run as run_source;
 
 use crate::failure::Failure;
 
-/// The hidden command that the second process is started with.
+/// The hidden subcommand of the second process.
 pub(super) const SOURCE_PROCESS: &str = "source-process";
 
-/// Something that holds for every layout used here did not.
+/// Returns the failure for an error that cannot happen with the layouts used here.
 pub(super) fn broken(error: impl std::fmt::Display) -> Failure {
     Failure::no(error.to_string(), "this is a fault of transload: report it")
 }
 
-/// For waiting only: agents have threads of their own.
+/// Creates a runtime that only waits, since agents have their own threads.
 pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| Failure::no(format!("no runtime: {error}"), "the system may be out of file descriptors"))

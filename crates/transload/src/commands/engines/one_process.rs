@@ -1,4 +1,5 @@
-//! Both agents in one process, with their caches on one GPU: two processes would take turns there, and each measure the other's.
+//! Both agents in one process, with their caches on one GPU. Two processes would take turns on the GPU, and each would
+//! measure the other's turns, too.
 
 use transload::transfer::device::DeviceMemory;
 use transload::transfer::plan::program::Program;
@@ -21,14 +22,14 @@ pub(in crate::commands) struct OneProcess {
 }
 
 impl OneProcess {
-    /// Makes both sides, with the request in the blocks of the first, and their agents.
+    /// Creates both sides with their agents, with the request in the source's blocks.
     pub(in crate::commands) fn start(
         [src, dst]: [Llama; 2],
         tokens: u64,
         seed: u64,
         gpu: &Gpu,
     ) -> Result<Self, Failure> {
-        let side = |shape: Llama, part| Engine::new(shape.deployment()?, tokens, seed, part, Some(gpu));
+        let side = |shape: Llama, party| Engine::new(shape.deployment()?, tokens, seed, party, Some(gpu));
         let src = side(src, Party::Source)?;
         let dst = side(dst, Party::Destination)?;
         src.fill(|_| {}).map_err(broken)?;
@@ -41,7 +42,7 @@ impl OneProcess {
         Ok(Self { sides: [src, dst], agents, seed, pulls: 0 })
     }
 
-    /// What a pull copies: the program of each route, and the memory of its rank on each side.
+    /// Returns the copies of a pull: the program of each route, and the memory of its rank on each side.
     pub(in crate::commands) fn routes(&self) -> Result<Vec<(Program, [DeviceMemory; 2])>, Failure> {
         let [src, dst] = &self.sides;
         let request = Request::tokens(src.contents.tokens);
@@ -55,7 +56,7 @@ impl OneProcess {
         routes.collect()
     }
 
-    /// Has the request leased, and pulls it by this path and no other.
+    /// Leases the request and pulls it over this path only.
     pub(in crate::commands) async fn pull(&mut self, path: Path) -> Result<PullReport, Failure> {
         self.pulls += 1;
         let set = LeaseSetId(set(self.seed, self.pulls));
@@ -67,7 +68,7 @@ impl OneProcess {
         Ok(report)
     }
 
-    /// Checks every byte of the destination, and ends both agents.
+    /// Checks every byte of the destination, and shuts both agents down.
     pub(in crate::commands) async fn finish(self) -> Result<(), Failure> {
         verify(&self.sides[1], self.seed, "", |_| {})?;
         for agent in self.agents {

@@ -1,4 +1,4 @@
-//! The two processes together, as the destination sees them.
+//! The pair of processes, as seen by the destination.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ use crate::commands::random::mix;
 use crate::commands::shapes::Llama;
 use crate::failure::{Failure, chain};
 
-/// How long an agent may take for what is under way when all is done.
+/// The time that an agent gets for pending work at the end.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A source in a process of its own, and a destination in this one, with one request.
+/// A source in its own process and a destination in this one, with one request.
 pub(in crate::commands) struct Pair {
     source: SourceProcess,
     agent: Agent,
@@ -36,16 +36,16 @@ pub(in crate::commands) struct Pair {
     pulls: u64,
 }
 
-/// One pull, over and done.
+/// The result of a pull.
 pub(in crate::commands) struct Pulled {
     pub(in crate::commands) report: PullReport,
-    /// How the source's leases ended, one for each of its ranks.
+    /// The ends of the source's leases, one for each of its ranks.
     pub(in crate::commands) leases: Vec<String>,
 }
 
 impl Pair {
-    /// Starts the source, and waits until it has computed its request. Caches are on the GPU, if one is given: those of
-    /// both processes.
+    /// Starts the source and waits until it has computed its request. If a GPU is given, the caches of both processes
+    /// are on it.
     pub(in crate::commands) async fn start(
         shapes: [Llama; 2],
         tokens: u64,
@@ -79,22 +79,20 @@ impl Pair {
         Ok(Self { source, agent, dst, src, src_tables, seed, gpu, pulls: 0 })
     }
 
-    /// The two deployments.
     pub(in crate::commands) fn deployments(&self) -> [&Deployment; 2] {
         [&self.src, &self.dst.deployment]
     }
 
-    /// The block tables of both sides.
     pub(in crate::commands) fn tables(&self) -> (Tables, Tables) {
         (self.src_tables.clone(), self.dst.tables.clone())
     }
 
-    /// Bytes of memory of the destination.
+    /// Returns the bytes of the destination's memory.
     pub(in crate::commands) fn bytes(&self) -> u64 {
         self.dst.bytes()
     }
 
-    /// Writes canaries over all of the destination.
+    /// Overwrites the whole destination with canaries.
     pub(in crate::commands) fn clear(&self, progress: impl FnMut(u64)) -> Result<(), Failure> {
         self.dst.clear(progress).map_err(broken)
     }
@@ -104,7 +102,7 @@ impl Pair {
         verify(&self.dst, self.seed, "", progress)
     }
 
-    /// Has the request leased, pulls it by this path and no other, and hears how its leases ended.
+    /// Leases the request, pulls it over this path only, and waits for the end of its leases.
     pub(in crate::commands) async fn pull(&mut self, path: Path) -> Result<Pulled, Failure> {
         self.pulls += 1;
         let set = set(self.seed, self.pulls);
@@ -121,8 +119,8 @@ impl Pair {
         let report = loop {
             tokio::select! {
                 report = &mut pulling => break report.map_err(not_pulled)?,
-                // The leases end at about the time that the pull does, so this may come first.
-                // Where the process is gone, there is nothing to wait for.
+                // The leases end at about the same time as the pull, so this answer may arrive first. If the process is
+                // gone, waiting for the pull is useless.
                 answer = self.source.answer(), if early.is_none() => early = Some(answer?),
             }
         };
@@ -139,20 +137,20 @@ impl Pair {
         }
     }
 
-    /// Ends both agents and the other process.
+    /// Shuts both agents down and ends the other process.
     pub(in crate::commands) async fn finish(self) -> Result<(), Failure> {
         self.agent.shutdown(PATIENCE).await;
         Ok(self.source.finish().await?)
     }
 }
 
-/// The lease set of the n-th pull.
+/// Returns the id of the lease set of the n-th pull.
 pub(super) fn set(seed: u64, pulls: u64) -> [u8; 16] {
     let set = mix(seed ^ mix(pulls));
     (u128::from(set) << 64 | u128::from(pulls)).to_le_bytes()
 }
 
-/// What a destination asks for: the whole request, by this path and no other.
+/// Returns the destination's request: all tokens, over this path only.
 pub(super) fn request(dst: &Engine, ticket: Ticket, path: Path) -> Result<PullRequest, Failure> {
     let tokens = dst.contents.tokens;
     let content = content(tokens)?;
@@ -162,7 +160,7 @@ pub(super) fn request(dst: &Engine, ticket: Ticket, path: Path) -> Result<PullRe
     Ok(request)
 }
 
-/// Checks every byte of an engine that has received a cache. An error says `of` what.
+/// Checks every byte of an engine that has received a cache. `of` is part of the error message.
 pub(super) fn verify(dst: &Engine, seed: u64, of: &str, progress: impl FnMut(u64)) -> Result<Checked, Failure> {
     dst.verify(progress).map_err(|error| match error {
         ContentsError::Wrong(wrong) => Failure::no(
@@ -173,7 +171,7 @@ pub(super) fn verify(dst: &Engine, seed: u64, of: &str, progress: impl FnMut(u64
     })
 }
 
-/// A certificate authority that lives as long as the pair.
+/// Creates a certificate authority that is used only by this pair.
 pub(super) fn authority() -> Result<Authority, Failure> {
     let cluster = random_cluster_name().map_err(AuthorityError::from);
     cluster.and_then(Authority::new).map_err(unmade)

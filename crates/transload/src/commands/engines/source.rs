@@ -1,4 +1,4 @@
-//! The source: the second process, which has computed a request and leases its blocks.
+//! The source process, which computes a request and leases its blocks.
 
 use std::io::{BufRead, Write};
 use std::time::Duration;
@@ -17,17 +17,17 @@ use super::messages::{Answer, Order};
 use super::pair::PATIENCE;
 use crate::failure::{Failure, chain};
 
-/// How long blocks stay leased if nobody pulls them.
+/// The time that blocks stay leased if they are not pulled.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// Why the source gave up.
+/// A reason why the source failed.
 #[derive(Debug, Error)]
 pub(super) enum SourceError {
-    #[error("the other process sent no orders that make sense: {0}")]
+    #[error("the other process sent an invalid order: {0}")]
     Order(String),
     #[error("the other process could not be answered: {0}")]
     Answer(#[from] std::io::Error),
-    #[error("the certificate that was handed over is of no use")]
+    #[error("the certificate from the other process cannot be used")]
     Credentials(#[from] IdentityError),
     #[error("the blocks could not be leased: {0}")]
     Lease(#[from] LeaseOpenError),
@@ -40,7 +40,7 @@ pub(super) enum SourceError {
 impl From<SourceError> for Failure {
     fn from(error: SourceError) -> Self {
         match error {
-            // The process that gave the orders is gone: it has said why, or the user has ended it.
+            // The other process has ended: it has reported why, or the user has stopped it.
             SourceError::Answer(error) => Self::Output(error),
             error => Self::no(
                 format!("the source process: {}", chain(&error)),
@@ -50,7 +50,7 @@ impl From<SourceError> for Failure {
     }
 }
 
-/// Runs until stdin ends, be it because all is done or because the other process is gone.
+/// Runs until stdin ends, which the other process causes when it is done or dies.
 pub(in crate::commands) async fn run() -> Result<(), Failure> {
     let mut orders = orders();
     let Some(first) = orders.recv().await else {
@@ -76,7 +76,7 @@ pub(in crate::commands) async fn run() -> Result<(), Failure> {
         answer(&Answer::Leased { ticket: ticket.expose().to_owned() })?;
         tokio::select! {
             ends = ended(leases) => answer(&Answer::Ended { ends: ends? })?,
-            // Nothing is asked before the leases have ended: the other process is gone.
+            // No order comes before the leases have ended, so this is the end of stdin: the other process has ended.
             _ = orders.recv() => break,
         }
     }
@@ -84,14 +84,14 @@ pub(in crate::commands) async fn run() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Every line of stdin. A thread reads it, since a read that waits cannot be given up.
+/// Returns the lines of stdin. A thread reads them, since a blocking read cannot be cancelled.
 fn orders() -> mpsc::UnboundedReceiver<Result<Order, String>> {
     let (sender, orders) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines() {
             let order = line.map_err(|error| error.to_string());
             let order = order.and_then(|line| {
-                // Nothing of the line is told, which may hold a key.
+                // The line is not shown, since it may contain a key.
                 serde_json::from_str(&line).map_err(|_| "not an order".to_owned())
             });
             if sender.send(order).is_err() {
@@ -110,7 +110,7 @@ fn answer(answer: &Answer) -> Result<(), SourceError> {
     Ok(stdout.flush()?)
 }
 
-/// What the request's blocks hold. The destination knows the prompt too, and says the same.
+/// Returns the digest of the request's content. The destination knows the prompt as well and computes the same digest.
 pub(super) fn content(tokens: u64) -> Result<ContentDigest, Failure> {
     let prompt: Vec<u32> = (0..tokens as u32).collect();
     let content = Content::first(tokens, &prompt).map_err(super::broken)?;
@@ -130,7 +130,7 @@ pub(super) async fn lease(agent: &Agent, side: &Engine, set: LeaseSetId) -> Resu
     Ok(leases)
 }
 
-/// A ticket for them. It is sealed with the cluster's key, and says where each rank is reached.
+/// Mints a ticket for the leases. It is sealed with the cluster's key and has the address of each rank.
 pub(super) fn ticket(agent: &Agent, side: &Engine, set: LeaseSetId) -> Result<Ticket, SourceError> {
     let host = agent.control_addr().ip().to_string();
     let claims = Claims {
@@ -148,7 +148,7 @@ pub(super) fn ticket(agent: &Agent, side: &Engine, set: LeaseSetId) -> Result<Ti
     Ok(Ticket::mint(&agent.ticket_key(), &claims)?)
 }
 
-/// Waits for the end of every lease.
+/// Waits until all leases have ended, and returns the ways in which they ended.
 pub(super) async fn ended(leases: Vec<Lease>) -> Result<Vec<String>, SourceError> {
     let mut ends = Vec::new();
     for lease in leases {

@@ -1,4 +1,4 @@
-//! `transload inspect`: what a model caches, and how much room that takes.
+//! `transload inspect`: shows what a model caches and how much memory that takes.
 
 mod report;
 

@@ -1,4 +1,4 @@
-//! What a model caches as printed: `transload.inspect/1`, its table, and a document to start from.
+//! The report of `transload inspect`: `transload.inspect/1`, its table, and a document to start from.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,24 +15,24 @@ use crate::show::sketch::sketch;
 use crate::show::table::Table;
 use crate::show::{deployment as show, number, terminal};
 
-/// Columns of a sketch where there is no terminal.
+/// The width of a sketch outside a terminal, in columns.
 const WIDTH: usize = 80;
 
-/// Everything there is to tell about a model.
+/// The report about a model.
 pub(super) struct Report<'a> {
     model: &'a Model,
     called: &'a str,
     deployment: &'a Deployment,
     tokens: u64,
     memory: Option<u64>,
-    /// What an engine makes of a hybrid.
+    /// The engine's page for a hybrid model.
     page: Option<HybridPage>,
     whole: Size,
     groups: Vec<Size>,
     stages: Vec<Stage>,
 }
 
-/// How much room some layers take.
+/// The bytes that some layers take.
 #[derive(Clone, Copy, Debug, Default)]
 struct Size {
     per_token: f64,
@@ -42,7 +42,7 @@ struct Size {
     block: u128,
 }
 
-/// What each rank of a pipeline stage holds.
+/// The load of each rank of a pipeline stage.
 #[derive(Debug)]
 struct Stage {
     layers: String,
@@ -58,25 +58,25 @@ pub(super) struct Json<'a> {
     bytes_per_token: Number,
     fixed_bytes: u128,
     sequence: Sequence,
-    /// How many layers cache what.
+    /// The number of layers of each kind.
     layer_kinds: Vec<LayerKind>,
     groups: Vec<GroupJson<'a>>,
     ranks: Vec<RankJson>,
-    /// What was taken where the config has no such key.
+    /// The values assumed for keys that the config lacks.
     assumed: BTreeMap<&'a str, &'a str>,
-    /// The `model_type` around the text model, where it is no known wrapper's.
+    /// The `model_type` around the text model, if it is not that of a known wrapper.
     #[serde(skip_serializing_if = "Option::is_none")]
     wrapper: Option<&'a str>,
-    /// Keys that were not read, though they may change what is cached.
+    /// Keys that were not read although they may change what is cached.
     unread: &'a [String],
-    /// The type whose rows `groups` count in bytes.
+    /// The packed type, whose rows `groups` count in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     packed: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hybrid_page: Option<PageJson>,
 }
 
-/// What each rank's pages of a hybrid are like in the engine asked for.
+/// Each rank's pages of a hybrid in the requested engine.
 #[derive(Debug, Serialize)]
 struct PageJson {
     block_size: u64,
@@ -111,7 +111,7 @@ struct GroupJson<'a> {
     block_bytes: u128,
 }
 
-/// What each of the `tp` ranks of a pipeline stage holds.
+/// The load of each of the `tp` ranks of a pipeline stage.
 #[derive(Debug, Serialize)]
 struct RankJson {
     pp_rank: usize,
@@ -125,7 +125,7 @@ struct RankJson {
     sequences: Option<u128>,
 }
 
-/// A number that is mostly whole, and then written so.
+/// A number, written without a fraction if it is whole.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Number {
@@ -143,7 +143,7 @@ impl From<f64> for Number {
 }
 
 impl Size {
-    /// Of so many layers that cache the same.
+    /// Returns the size of `layers` layers with the same footprint.
     fn of(footprint: &Footprint, layers: usize, tokens: u64, block_size: u64) -> Self {
         let times = layers as u128;
         Self {
@@ -176,7 +176,8 @@ impl<'a> Report<'a> {
         memory: Option<u64>,
     ) -> Result<Self, Failure> {
         let page = model.hybrid_page(serving);
-        // Of layers cut for `tp` ranks, each of `ranks` of which pads its states to pages.
+        // Computes the size of layers divided over `tp` ranks. In a hybrid, each of `ranks` ranks pads its states to
+        // pages.
         let size = |group: &Group, tp, layers, ranks: u32| -> Result<Size, ContentSizeError> {
             let footprint = Footprint::of(group.specs(), tp)?;
             let mut size = Size::of(&footprint, layers, tokens, group.block_size());
@@ -222,7 +223,8 @@ impl<'a> Report<'a> {
         })
     }
 
-    /// How many sequences fit on a rank of a stage, if it is known what it has and anything is needed.
+    /// Returns the number of sequences that fit on a rank of a stage. `None` if its memory is unknown or nothing is
+    /// needed.
     fn sequences(&self, stage: &Stage) -> Option<u128> {
         u128::from(self.memory?).checked_div(stage.size.allocated)
     }
@@ -280,7 +282,7 @@ impl<'a> Report<'a> {
     pub(super) fn table(&self) -> String {
         let kinds = layer_kinds(self.model);
         let kinds: Vec<String> = kinds.iter().map(LayerKind::text).collect();
-        // A description may not say what it is of.
+        // A description may lack the family.
         let family = match self.model.family.as_str() {
             "" => String::new(),
             family => format!("{family}, "),
@@ -390,7 +392,7 @@ fn packed(model: &Model) -> Option<&'static str> {
     model.packed.map(|packed| CacheDtype::Packed(packed).name())
 }
 
-/// Tells which defaults were assumed, and which keys of the config were not read.
+/// Lists the assumed defaults and the unread keys of the config.
 fn notes(model: &Model) -> String {
     let mut text = String::new();
     if let Some(packed) = packed(model) {
@@ -417,7 +419,7 @@ fn notes(model: &Model) -> String {
     text
 }
 
-/// A model whose layers all look at the caches of another one.
+/// Returns the report for a model whose layers all use the caches of another model.
 pub(super) fn without_caches(model: &Model, tokens: u64) -> Json<'_> {
     Json {
         schema: "transload.inspect/1",
@@ -437,7 +439,7 @@ pub(super) fn without_caches(model: &Model, tokens: u64) -> Json<'_> {
     }
 }
 
-/// Tells people that a model owns no cache.
+/// Returns the text for a model without a cache of its own.
 pub(super) fn ownerless(model: &Model, called: &str) -> String {
     format!(
         " {called}: {}, {}\n\n owns no cache: its layers look at the caches of the model that it drafts for\n{}",
@@ -447,7 +449,7 @@ pub(super) fn ownerless(model: &Model, called: &str) -> String {
     )
 }
 
-/// How many layers cache what, in the order in which the layers come.
+/// Counts the layers of each kind, in the order in which the kinds first occur.
 fn layer_kinds(model: &Model) -> Vec<LayerKind> {
     let caches = |group: &&ModelGroup, layer| group.layers.ids().binary_search(&layer).is_ok();
     let mut kinds: Vec<LayerKind> = Vec::new();
@@ -462,7 +464,7 @@ fn layer_kinds(model: &Model) -> Vec<LayerKind> {
     kinds
 }
 
-/// A list of words, told by where the rarer ones stand if that is shorter: `hybrid at 6, 12, else mamba`.
+/// Shortens a list of words to the positions of the rarer ones if that is shorter: `hybrid at 6, 12, else mamba`.
 fn short(value: &str) -> String {
     let mut places: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (n, word) in value.split(", ").enumerate() {
@@ -479,7 +481,7 @@ fn short(value: &str) -> String {
     }
 }
 
-/// What a block holds.
+/// Describes the capacity of a block.
 fn block(group: &Group) -> String {
     match group.is_recurrent() {
         true => "a sequence".to_owned(),
@@ -487,14 +489,14 @@ fn block(group: &Group) -> String {
     }
 }
 
-/// A deployment document as text, with a word on where it is from.
+/// Formats a deployment document as TOML, with a comment on its origin.
 pub(super) fn toml(document: &Value, args: &Args, called: &str) -> String {
     let mut text = format!("# From {called}. See that your engine does the same:\n");
     if args.order.is_none() {
         text.push_str("# order: LBSHC (NHD) where nothing else stands here\n");
     }
     let _ = writeln!(text, "# num_blocks: here enough for one sequence of {}", number::count(args.tokens, "token"));
-    // A document has nothing that TOML has not.
+    // Every value of a document can be written as TOML.
     text.push_str(&toml::to_string(document).unwrap_or_default());
     text
 }

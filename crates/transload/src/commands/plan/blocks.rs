@@ -1,5 +1,4 @@
-//! Block lists as typed: `[GROUP=]LIST`, where a list is `3,7,8-11` and `-` an entry without a
-//! block.
+//! Block lists on the command line: `[GROUP=]LIST`, where a list is `3,7,8-11` and `-` is an entry without a block.
 
 use std::str::FromStr;
 
@@ -10,7 +9,7 @@ use transload::transfer::{BlockTable, Plan, Request, Tables};
 
 use crate::failure::Failure;
 
-/// The most entries of one list. A million tokens in blocks of one are a sixteenth of this.
+/// The most entries of one list. A million tokens in blocks of one need a sixteenth of this.
 const MAX_ENTRIES: usize = 1 << 24;
 
 /// Which blocks hold the tokens on both sides.
@@ -33,12 +32,12 @@ pub(super) struct BlockArgs {
 }
 
 impl BlockArgs {
-    /// Whether lists of blocks were given.
+    /// Returns whether block lists were given.
     pub(super) fn are_listed(&self) -> bool {
         !self.src_blocks.is_empty() || !self.dst_blocks.is_empty()
     }
 
-    /// For how many tokens a side needs room, so that so many have blocks.
+    /// Returns the tokens for which a side needs room so that this many tokens get blocks.
     pub(super) fn room(&self, tokens: u64) -> u64 {
         tokens.saturating_mul(if self.scattered { 2 } else { 1 })
     }
@@ -53,7 +52,7 @@ impl BlockArgs {
     }
 }
 
-/// One option's worth: the blocks of a group, or of all groups that have no list of their own.
+/// The value of one option: the blocks of a group, or of all groups without a list of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BlockList {
     group: Option<String>,
@@ -87,7 +86,7 @@ impl FromStr for BlockList {
 
 fn range(item: &str) -> Result<(u32, u32), String> {
     let number = |digits: &str| {
-        // u32's own parser would take a sign.
+        // `u32`'s own parser accepts a sign.
         let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
         match digits.parse() {
             Ok(block) if plain && block != BlockTable::NONE => Ok(block),
@@ -103,11 +102,11 @@ fn range(item: &str) -> Result<(u32, u32), String> {
     }
 }
 
-/// The tables of one side: the lists given, and block i as block i where there is none.
+/// Returns the tables of one side: the given lists, and block i as block i for groups without one.
 fn tables(plan: &Plan, option: &str, lists: &[BlockList]) -> Result<Tables, Failure> {
     let mut tables = Tables::identity(plan);
-    let mut given = vec![false; tables.0.len()];
-    // Lists of one group first, so that a list for all of them fills the rest.
+    let mut is_listed = vec![false; tables.0.len()];
+    // Lists of single groups come first, so that a list for all groups fills the rest.
     for list in lists.iter().filter(|list| list.group.is_some()) {
         let name = list.group.as_deref().unwrap_or_default();
         let Some(group) = plan.group_names().position(|group| group == name) else {
@@ -117,15 +116,15 @@ fn tables(plan: &Plan, option: &str, lists: &[BlockList]) -> Result<Tables, Fail
                 format!("the groups are {}", known.join(", ")),
             ));
         };
-        if given[group] {
+        if is_listed[group] {
             return Err(twice(option, &format!("group \"{name}\"")));
         }
-        given[group] = true;
+        is_listed[group] = true;
         tables.0[group] = BlockTable::List(list.blocks.clone());
     }
     let mut rest = lists.iter().filter(|list| list.group.is_none());
     if let Some(list) = rest.next() {
-        for group in (0..given.len()).filter(|group| !given[*group]) {
+        for group in (0..is_listed.len()).filter(|group| !is_listed[*group]) {
             tables.0[group] = BlockTable::List(list.blocks.clone());
         }
     }
@@ -135,8 +134,8 @@ fn tables(plan: &Plan, option: &str, lists: &[BlockList]) -> Result<Tables, Fail
     }
 }
 
-/// Tables as engines have them that have run for a while: no two blocks of a sequence are neighbours in
-/// memory. They take twice the room. `None` where they would have more entries than a list may.
+/// Returns scattered tables, as in engines that have run for a while: no two blocks of a sequence are neighbours in
+/// memory. They take twice the room. Returns `None` if they would exceed the limit on entries.
 pub(super) fn scattered(plan: &Plan) -> Option<(Tables, Tables)> {
     let table = |side| {
         let tables = (0..plan.group_names().len()).map(|group| {
@@ -150,8 +149,8 @@ pub(super) fn scattered(plan: &Plan) -> Option<(Tables, Tables)> {
     Some((table(Side::Source)?, table(Side::Destination)?))
 }
 
-/// The same transfer between sides with room for scattered blocks, bound to such. `None` where a side cannot
-/// be that large.
+/// Plans the same transfer between sides with enough room for scattered blocks, and binds it to such blocks. Returns
+/// `None` if a side cannot be that large.
 pub(super) fn scattered_elsewhere(src: &Deployment, dst: &Deployment, request: &Request) -> Option<BoundPlan> {
     let side = |side: &Deployment| roomy(side.document().clone(), request.end());
     let plan = Plan::compile(&side(src)?, &side(dst)?, request).ok()?;
@@ -159,7 +158,7 @@ pub(super) fn scattered_elsewhere(src: &Deployment, dst: &Deployment, request: &
     plan.bind(&tables.0, &tables.1).ok()
 }
 
-/// A side with room for so many tokens in scattered blocks, if it can be.
+/// Returns a side with room for this many tokens in scattered blocks, if that is possible.
 pub(super) fn roomy(mut document: Document, tokens: u64) -> Option<Deployment> {
     for group in &mut document.groups {
         let blocks = match group.is_recurrent() {
@@ -169,7 +168,7 @@ pub(super) fn roomy(mut document: Document, tokens: u64) -> Option<Deployment> {
         group.num_blocks = 2 * blocks.max(1);
     }
     Deployment::from_document(document.clone()).ok().or_else(|| {
-        // Strides may have been made for the blocks that there were.
+        // Explicit strides may fit only the original number of blocks.
         for group in &mut document.groups {
             (group.block_stride, group.layer_stride) = (None, None);
         }

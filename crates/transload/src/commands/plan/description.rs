@@ -1,4 +1,4 @@
-//! A side in a few words: `tp=4,block=16,order=NHD`.
+//! Short descriptions of a side: `tp=4,block=16,order=NHD`.
 
 use std::str::FromStr;
 
@@ -8,10 +8,10 @@ use transload::layout::spec::ConvLayout;
 
 use crate::commands::model;
 
-/// What the keys are, for messages.
+/// The known keys, for messages.
 const KEYS: &str = "tp, pp, block, blocks, order, conv (DS or SD), allocation (one or per_layer), name";
 
-/// How a side serves the model, as typed.
+/// The way in which a side serves the model, as typed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Description(pub(crate) Serving);
 
@@ -20,7 +20,7 @@ impl FromStr for Description {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut side = Serving::default();
-        let mut given: Vec<&str> = Vec::new();
+        let mut seen: Vec<&str> = Vec::new();
         for part in parts(text) {
             let (key, value) = part
                 .split_once('=')
@@ -54,7 +54,7 @@ impl FromStr for Description {
                     }
                 }
                 "name" => side.name = value.to_owned(),
-                // Replicas do not share the cache of a request, so one of them is like no data parallelism.
+                // Replicas do not share a request's cache, so one replica is like no data parallelism.
                 "dp" if number()? == 1 => {}
                 "dp" => {
                     return Err(format!(
@@ -64,16 +64,16 @@ impl FromStr for Description {
                 }
                 _ => return Err(format!("{key:?} is no key of a side; the keys are {KEYS}")),
             }
-            if given.contains(&key) {
+            if seen.contains(&key) {
                 return Err(format!("{key} is given twice"));
             }
-            given.push(key);
+            seen.push(key);
         }
         Ok(Self(side))
     }
 }
 
-/// Splits at commas, but for those inside of an order's brackets.
+/// Splits at commas outside the brackets of an order.
 fn parts(text: &str) -> Vec<&str> {
     let mut depth = 0;
     let split = text.split(move |c| {

@@ -1,4 +1,4 @@
-//! How long a plan takes on a link: `--link 100Gbit`, with what each chunk costs beside its bytes.
+//! The estimated time of a plan on a link: `--link 100Gbit`, with the cost of each chunk in addition to its bytes.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -14,14 +14,14 @@ use super::planned::Planned;
 use crate::failure::Failure;
 use crate::show::number;
 
-/// What a link carries, in bytes per second.
+/// The rate of a link in bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rate(f64);
 
 impl FromStr for Rate {
     type Err = String;
 
-    /// `100Gbit`, `400 Gb/s`, `25GB/s`, `12.5GiB/s`, `2x200Gbit`: bits with a small b, bytes with a large one.
+    /// Parses `100Gbit`, `400 Gb/s`, `25GB/s`, `12.5GiB/s`, `2x200Gbit`: a small b means bits, a large one bytes.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text:?} is no rate; write it as 100Gbit, 2x200Gbit or 12.5GB/s");
         if let Some((links, each)) = text.split_once(['x', '×']) {
@@ -56,7 +56,7 @@ impl FromStr for Rate {
     }
 }
 
-/// What a chunk costs: `3.9us`, `400ns`.
+/// Parses the cost of a chunk: `3.9us`, `400ns`.
 pub(crate) fn parse_cost(text: &str) -> Result<Duration, String> {
     period::parse(text).map_err(|error| match error {
         PeriodError::NoUnit { text } => format!("{text} has no unit; write {text}us or {text}ns"),
@@ -67,7 +67,7 @@ pub(crate) fn parse_cost(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// Where the blocks of an estimated transfer lie.
+/// The arrangement of the blocks in an estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(in crate::commands) enum Blocks {
@@ -75,7 +75,7 @@ pub(in crate::commands) enum Blocks {
     Scattered,
     /// Block i is block i on both sides.
     Contiguous,
-    /// As the lists of the command say.
+    /// Blocks are those of the command's lists.
     Listed,
 }
 
@@ -98,7 +98,7 @@ pub(super) struct LinkArgs {
 }
 
 impl LinkArgs {
-    /// The estimate of a plan, if a link was named.
+    /// Estimates a plan if a link was named.
     pub(super) fn estimate(
         &self,
         planned: &Planned,
@@ -129,21 +129,21 @@ impl LinkArgs {
     }
 }
 
-/// How long a plan takes on a link.
+/// The estimated time of a plan on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(in crate::commands) struct Estimate {
     pub(super) blocks: Blocks,
     pub(super) link_bytes_per_second: f64,
     pub(super) chunk_cost_seconds: f64,
-    /// With a link of its own for each rank, of which the busiest takes longest.
+    /// The time with a separate link for each rank; the busiest rank takes longest.
     pub(super) seconds_with_a_link_each: f64,
-    /// With one link for all ranks.
+    /// The time with one link for all ranks.
     pub(super) seconds_with_one_link: f64,
 }
 
 impl Estimate {
-    /// The bytes at the link's rate, and then the chunks one after the other: each rank has its own
-    /// chunks to start, whoever shares a link.
+    /// Estimates the time of the bytes at the link's rate plus that of the chunks, started one after the other. Each
+    /// rank starts its own chunks, even if the link is shared.
     pub(super) fn of(bound: &BoundPlan, blocks: Blocks, link: Rate, chunk_cost: Duration) -> Self {
         let mut ranks: BTreeMap<(bool, Rank), (u64, u64)> = BTreeMap::new();
         for route in &bound.routes {
@@ -167,10 +167,10 @@ impl Estimate {
         }
     }
 
-    /// In one line.
+    /// Formats the estimate in one line.
     pub(super) fn text(&self) -> String {
         let time = |seconds| {
-            // Beyond 10^11 years it does not matter how many.
+            // Times beyond 10^11 years are all shown as the maximum.
             let time = Duration::try_from_secs_f64(seconds);
             number::time(time.unwrap_or(Duration::MAX))
         };

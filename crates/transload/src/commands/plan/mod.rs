@@ -1,4 +1,4 @@
-//! `transload plan`: who sends what to whom, in chunks of which length.
+//! `transload plan`: shows which rank sends what to which rank, and in chunks of which length.
 
 mod blocks;
 mod description;

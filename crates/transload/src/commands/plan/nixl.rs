@@ -1,8 +1,8 @@
-//! `plan --emit nixl`: a bound plan as the descriptor lists that NIXL would be given, to compare with.
+//! `plan --emit nixl`: a bound plan as descriptor lists for NIXL, for comparison.
 //!
-//! Its terms: an agent (a rank here) registers regions of memory, and a transfer names a list of local and
-//! one of remote descriptors, (address, length, device) each, of as many entries and the same lengths.
-//! Addresses are as if every agent's regions lay one after another from 0 on, at multiples of 2 MiB.
+//! In NIXL's terms, an agent (here a rank) registers regions of memory. A transfer names a list of local and a list of
+//! remote descriptors, each an (address, length, device), with as many entries of the same lengths. Addresses are
+//! assigned as if every agent's regions followed each other from 0 on, at multiples of 2 MiB.
 
 use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
@@ -11,7 +11,7 @@ use transload::transfer::Plan;
 use transload::transfer::plan::BoundPlan;
 use transload::transfer::plan::program::{Program, split_address};
 
-/// What regions are aligned to: a page of a GPU.
+/// The alignment of regions: a page of a GPU.
 const ALIGNMENT: u64 = 2 << 20;
 
 /// The schema `transload.nixl/1`.
@@ -22,20 +22,20 @@ pub(super) struct Lists {
     transfers: Vec<Transfer>,
 }
 
-/// What a rank registers.
+/// The regions that a rank registers.
 #[derive(Debug, Serialize)]
 struct Agent {
     name: String,
-    /// `[address, length, device, what it is]`
+    /// Each entry is `[address, length, device, description]`.
     reg_descs: Vec<(u64, u64, u32, String)>,
     #[serde(skip)]
     rank: Rank,
-    /// For each group of its document, the index of its first region.
+    /// The index of the first region of each group.
     #[serde(skip)]
     first: Vec<usize>,
 }
 
-/// What a destination rank reads from a source rank of one group.
+/// The transfer from a source rank to a destination rank for one group.
 #[derive(Debug, Serialize)]
 struct Transfer {
     operation: &'static str,
@@ -47,12 +47,12 @@ struct Transfer {
     remote_descs: Descriptors,
 }
 
-/// `[address, length, device]` of every chunk, on one side.
+/// The `[address, length, device]` of every chunk on one side.
 #[derive(Debug)]
 struct Descriptors {
     program: Program,
     side: Side,
-    /// Where each allocation of the group starts.
+    /// The start addresses of the group's allocations.
     bases: Vec<u64>,
     device: u32,
 }
@@ -116,7 +116,7 @@ impl Agent {
         Self { name: format!("{part}-{rank}"), reg_descs, rank, first }
     }
 
-    /// Where the allocations of a group start, and all behind them.
+    /// Returns the start addresses of a group's allocations and of all regions after them.
     fn bases(&self, group: usize) -> Vec<u64> {
         let regions = &self.reg_descs[self.first[group]..];
         regions.iter().map(|(address, ..)| *address).collect()

@@ -1,4 +1,4 @@
-//! A plan, bound to the blocks of both sides.
+//! A plan that is bound to the blocks of both sides.
 
 use std::time::{Duration, Instant};
 
@@ -11,17 +11,17 @@ use super::blocks::BlockArgs;
 use super::sides::SideArgs;
 use crate::failure::Failure;
 
-/// What two deployments and a request come to.
+/// A compiled and bound plan.
 pub(in crate::commands) struct Planned {
     pub(in crate::commands) plan: Plan,
     pub(in crate::commands) tables: (Tables, Tables),
     pub(in crate::commands) bound: BoundPlan,
-    /// How long it took.
+    /// The time of the first run.
     first: Duration,
 }
 
 impl Planned {
-    /// Plans, and binds to the blocks that were asked for.
+    /// Compiles a plan and binds it to the requested blocks.
     pub(super) fn of(
         src: &Deployment,
         dst: &Deployment,
@@ -41,13 +41,13 @@ impl Planned {
         Ok(planned)
     }
 
-    /// Binds a plan whose making has begun then.
+    /// Binds a plan whose compilation began at `begun`.
     pub(in crate::commands) fn bound(plan: Plan, tables: (Tables, Tables), begun: Instant) -> Result<Self, BindError> {
         Ok(Self { bound: plan.bind(&tables.0, &tables.1)?, plan, tables, first: begun.elapsed() })
     }
 
-    /// The median of a few runs from two checked deployments to bound routes, where they are short: the first
-    /// one mostly measures the system handing out memory.
+    /// Returns the median time of a few runs of compiling and binding, if they are short: the first run mostly measures
+    /// the system's memory allocation.
     pub(in crate::commands) fn time(&self, src: &Deployment, dst: &Deployment) -> Duration {
         const RUNS: usize = 15;
         const PATIENCE: Duration = Duration::from_millis(5);

@@ -1,4 +1,4 @@
-//! A plan as printed: `transload.plan/1` and its table.
+//! The report of a plan: `transload.plan/1` and its table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -18,19 +18,19 @@ use crate::show::histogram::{Bar, histogram};
 use crate::show::table::Table;
 use crate::show::{deployment, number};
 
-/// Everything there is to tell about a plan.
+/// The report about a plan.
 pub(in crate::commands) struct Report<'a> {
     pub(in crate::commands) src: &'a Deployment,
     pub(in crate::commands) dst: &'a Deployment,
     pub(in crate::commands) plan: &'a Plan,
     pub(in crate::commands) bound: &'a BoundPlan,
-    /// From two checked deployments to bound routes.
+    /// The time to compile and bind, from two checked deployments.
     pub(in crate::commands) compile: Duration,
-    /// The file that it was drawn into.
+    /// The file with the picture, if one was drawn.
     pub(in crate::commands) svg: Option<&'a Path>,
-    /// On a link, if one was named.
+    /// The estimate on a link, if one was named.
     pub(in crate::commands) estimate: Option<Estimate>,
-    /// What to change, if that was asked.
+    /// The suggested changes, if they were requested.
     pub(in crate::commands) suggestions: Option<Suggestions>,
 }
 
@@ -43,12 +43,12 @@ pub(in crate::commands) struct Json<'a> {
     request: Asked,
     totals: Totals,
     links: Links,
-    /// How many chunks there are of each length: `[bytes, chunks]`, ascending.
+    /// The number of chunks of each length: `[bytes, chunks]`, ascending.
     histogram: Vec<[u64; 2]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     svg: Option<String>,
     routes: Vec<Row<'a>>,
-    /// Who sends how much to whom: `[source rank, destination rank, bytes, chunks]`.
+    /// The traffic between ranks: `[source rank, destination rank, bytes, chunks]`.
     matrix: Vec<[u64; 4]>,
     descriptors: DescriptorLists,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,30 +57,30 @@ pub(in crate::commands) struct Json<'a> {
     suggestions: Option<Suggestions>,
 }
 
-/// What an engine would make of the plan that lists every chunk.
+/// The descriptor lists of an engine that lists every chunk.
 #[derive(Debug, Serialize)]
 struct DescriptorLists {
-    /// Entries of each side's lists, all ranks together.
+    /// The entries of each side's lists, over all ranks.
     each_side: u64,
-    /// Room that both sides' lists take.
+    /// The memory of both sides' lists in bytes.
     bytes: u64,
 }
 
-/// The tokens asked for.
+/// The requested tokens.
 #[derive(Debug, Serialize)]
 struct Asked {
     start: u64,
     tokens: u64,
 }
 
-/// Pairs of a source rank and a destination rank.
+/// The pairs of a source rank and a destination rank.
 #[derive(Debug, Serialize)]
 struct Links {
-    /// How many there are.
+    /// The number of pairs.
     all: u64,
-    /// How many of them carry nothing.
+    /// The number of pairs without traffic.
     idle: u64,
-    /// Source ranks that send nothing to anybody.
+    /// The source ranks that send nothing.
     idle_sources: Vec<u32>,
 }
 
@@ -98,14 +98,14 @@ impl Links {
 #[derive(Debug, Serialize)]
 struct Totals {
     bytes: u64,
-    /// What several destination ranks need counted once.
+    /// The bytes, counting those that several destination ranks need once.
     distinct_bytes: u64,
     chunks: u64,
     segments: u64,
     wire_bytes: u64,
 }
 
-/// What one source rank sends one destination rank of one group, in chunks of the same components.
+/// The traffic from one source rank to one destination rank for one group, in chunks of the same components.
 #[derive(Debug, Serialize)]
 struct Row<'a> {
     src_rank: u32,
@@ -125,8 +125,8 @@ struct Range {
     max: u64,
 }
 
-/// Whether a cache with scales has an order that was made for caches without: taken at its word, since it
-/// may be meant, but mostly inherited.
+/// Returns whether a cache with scales has an order that was made for caches without. Such an order is accepted, since
+/// it may be intended, but it was probably copied.
 fn mixes_scales(group: &Group) -> bool {
     let mut specs = group.specs().iter();
     specs.len() == 1
@@ -137,7 +137,7 @@ fn mixes_scales(group: &Group) -> bool {
 /// An entry of NIXL's lists: address, length and device, 8 bytes each.
 const DESCRIPTOR_BYTES: u64 = 24;
 
-/// The most routes that a table lists one by one, and the most ranks that a matrix has room for.
+/// The most routes that a table lists individually, and the most ranks of a matrix.
 const MOST_ROWS: usize = 64;
 const MOST_COLUMNS: usize = 16;
 
@@ -171,11 +171,11 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The rows of the table, for spreadsheets.
+    /// Formats the table's rows as CSV.
     pub(in crate::commands) fn csv(&self) -> String {
         let mut text = String::from("src_rank,dst_rank,group,component,bytes,chunks,min_chunk_bytes,max_chunk_bytes\n");
         for row in self.rows(false) {
-            // Names of groups have no commas and no quotes in them.
+            // Names of groups contain neither commas nor quotes.
             let _ = writeln!(
                 text,
                 "{},{},{},{},{},{},{},{}",
@@ -192,7 +192,7 @@ impl<'a> Report<'a> {
         text
     }
 
-    /// Which pairs of ranks have nothing to carry.
+    /// Finds the pairs of ranks without traffic.
     fn links(&self) -> Links {
         let (sources, destinations) = (self.src.ranks(), self.dst.ranks().count() as u64);
         let matrix = self.matrix();
@@ -205,7 +205,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Bytes and chunks from each source rank to each destination rank, all groups together.
+    /// Returns the bytes and chunks from each source rank to each destination rank, over all groups.
     fn matrix(&self) -> BTreeMap<(u32, u32), (u64, u64)> {
         let mut matrix = BTreeMap::new();
         for route in &self.bound.routes {
@@ -217,8 +217,8 @@ impl<'a> Report<'a> {
         matrix
     }
 
-    /// The same as a table: a row for each source rank, a column for each destination rank. `None` where
-    /// that is no more than the routes say, or has no room.
+    /// Formats the matrix as a table with a row for each source rank and a column for each destination rank. Returns
+    /// `None` if that says no more than the routes do, or does not fit.
     fn matrix_table(&self) -> Option<String> {
         let [sources, destinations] = [self.src, self.dst].map(|side| side.ranks().count() as u32);
         let drawn = 2..=MOST_COLUMNS as u32;
@@ -308,6 +308,7 @@ impl<'a> Report<'a> {
         if let Some(file) = self.svg {
             let _ = writeln!(text, " drawn in {}", file.display());
         }
+        // A warning and not an error, since an engine may really store scales in this way.
         for (side, deployment) in [("the source", self.src), ("the destination", self.dst)] {
             for group in deployment.groups().iter().filter(|group| mixes_scales(group)) {
                 let _ = writeln!(
@@ -323,8 +324,8 @@ impl<'a> Report<'a> {
         text
     }
 
-    /// What the two sides tell each other so that each can make the plan alone, and see that it is
-    /// the same: both documents, the range of tokens, and the digest.
+    /// Returns the bytes that the two sides exchange so that each can compile the plan alone and verify that both are
+    /// equal: both documents, the token range and the digest.
     fn wire_bytes(&self) -> u64 {
         let documents = [self.src, self.dst].map(|side| postcard::to_allocvec(side.document()));
         let documents: usize = documents.iter().flatten().map(Vec::len).sum();
@@ -363,7 +364,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// A row while it is added up.
+/// The sum of a row.
 #[derive(Clone, Copy, Debug, Default)]
 struct Total {
     bytes: u64,
@@ -381,21 +382,21 @@ impl Total {
     }
 }
 
-/// The part of a program that moves these components.
+/// Returns the part of a program that moves these components.
 fn only(program: &Program, of: &[ComponentSet], components: ComponentSet) -> Program {
     let placed = program.placed.iter();
     let placed = placed.filter(|place| of[place.nest as usize] == components);
     Program { placed: placed.copied().collect(), nests: program.nests.clone() }
 }
 
-/// Every chunk, as offsets, or as layers and offsets.
+/// A list of every chunk, as offsets, or as layers and offsets.
 #[derive(Clone, Debug)]
 struct List<'a> {
     program: Program,
     layers: Layers<'a>,
 }
 
-/// The global layer ids of each side's allocations, where a side has one for each layer.
+/// The global layer ids of each side's allocations, if a side has one for each layer.
 #[derive(Clone, Copy, Debug)]
 struct Layers<'a>([Option<&'a [u32]>; 2]);
 
@@ -410,8 +411,8 @@ impl<'a> Layers<'a> {
         Self([side(report.src, route.src_rank), side(report.dst, route.dst_rank)])
     }
 
-    /// The layer of a chunk, from the allocations that it lies in. No chunk crosses a layer where one
-    /// side keeps layers apart, so the other side's is the same.
+    /// Returns the layer of a chunk from the allocations that contain it. If one side stores layers separately no chunk
+    /// crosses layers, so the other side's layer is the same.
     fn of(self, slots: [usize; 2]) -> Option<u64> {
         let mut sides = self.0.into_iter().zip(slots);
         sides.find_map(|(layers, slot)| layers?.get(slot).copied().map(u64::from))

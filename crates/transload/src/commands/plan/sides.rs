@@ -1,4 +1,4 @@
-//! The two sides of a plan: deployment documents, or a model and how each side serves it.
+//! The two sides of a plan: deployment documents, or a model with a description of how each side serves it.
 
 use std::io;
 use std::path::{Display, Path, PathBuf};
@@ -43,7 +43,7 @@ pub(super) struct SideArgs {
 }
 
 impl SideArgs {
-    /// Reads the source and the destination; described ones get room for so many tokens.
+    /// Reads the source and the destination. Described sides get room for this many tokens.
     pub(super) fn read(&self, room: u64) -> Result<[Deployment; 2], Failure> {
         let files = [&self.from, &self.to];
         if files.iter().all(|file| file.as_deref().is_some_and(is_stdin)) {
@@ -70,7 +70,7 @@ impl SideArgs {
         for (side, file) in sides.iter_mut().zip(files) {
             *side = file.as_deref().map(read_document).transpose()?;
         }
-        // Without a config, a described side serves what the other one's document is about.
+        // Without a config, a described side serves the model of the other side's document.
         let model = model.or_else(|| {
             let (side, file) = sides.iter().zip(files).find(|(side, _)| side.is_some())?;
             let called = called(file.as_deref()?).to_string();
@@ -101,7 +101,7 @@ impl SideArgs {
         Ok(sides)
     }
 
-    /// What messages call the sides: their documents, or the parts that they play.
+    /// Returns the sides' names for messages: their documents, or their roles.
     pub(super) fn names(&self) -> [String; 2] {
         let named = |file: &Option<PathBuf>, part: &str| match file {
             Some(file) => called(file).to_string(),
@@ -115,7 +115,7 @@ fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// What messages call a document.
+/// Returns a document's name for messages.
 fn called(path: &Path) -> Display<'_> {
     match is_stdin(path) {
         true => Path::new("stdin").display(),
@@ -123,10 +123,10 @@ fn called(path: &Path) -> Display<'_> {
     }
 }
 
-/// A deployment from a file, or from stdin where it is called `-`.
+/// Reads a deployment from a file, or from stdin for `-`.
 fn read_document(path: &Path) -> Result<Deployment, DocumentError> {
     match is_stdin(path) {
-        // Not by the path that systems have for it: a socket cannot be opened.
+        // Stdin is not opened by its path, since it may be a socket, which cannot be opened.
         true => document::read_from("stdin", io::stdin().lock()),
         false => document::read(path),
     }

@@ -1,4 +1,4 @@
-//! What the manifests of an archive say.
+//! The contents of an archive's manifests, for display.
 
 use std::fmt::Write;
 
@@ -8,15 +8,16 @@ use transload::store::ManifestName;
 
 use crate::show::{number, text};
 
-/// A manifest of an archive, as shown.
+/// A manifest of an archive, as displayed.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Shown {
-    /// `root`: a saved prefix; `part`: what one rank saved.
+    /// `root` is a saved prefix, `part` is what one rank saved.
     kind: &'static str,
-    /// Of a root: its key and its parent's, and its length.
+    /// Used by roots only: its key, its parent's key, and its length.
     #[serde(skip_serializing_if = "Option::is_none")]
     prefix: Option<Prefix>,
-    /// By the name of the group, which only the model knows; `null` where a root has no snapshot of it.
+    /// The segments of each group, in the order of the groups' names, which only the model knows; `null` if a root has
+    /// no snapshot of it.
     groups: Vec<Option<Vec<Segment>>>,
 }
 
@@ -25,9 +26,9 @@ struct Prefix {
     key: String,
     parent: String,
     tokens: u64,
-    /// How keys and values are stored: `exact`, `q8`, `q4`.
+    /// The codec of keys and values: `exact`, `q8`, `q4`.
     codec: &'static str,
-    /// The engine and its exact version; `null` where its saver did not say.
+    /// The engine and its exact version; `null` if the saver did not record it.
     computed_by: Option<String>,
 }
 
@@ -39,7 +40,7 @@ struct Segment {
 }
 
 impl Shown {
-    /// `None` if it is no manifest of an archive, or one that cannot be read.
+    /// Reads a manifest. Returns `None` if it does not belong to an archive or cannot be read.
     pub(super) fn of(name: &ManifestName, manifest: &[u8]) -> Option<Self> {
         let segments = |held: Vec<Held>| {
             let segments =
@@ -67,7 +68,7 @@ impl Shown {
         })
     }
 
-    /// Lines for a terminal.
+    /// Formats the manifest for a terminal.
     pub(super) fn lines(&self) -> String {
         let mut lines = match &self.prefix {
             Some(prefix) => format!(

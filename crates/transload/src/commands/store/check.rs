@@ -1,4 +1,4 @@
-//! `transload store check`: whether a backend keeps the contract of kv_store_v1.
+//! `transload store check`: checks whether a backend fulfils the contract of kv_store_v1.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -116,7 +116,7 @@ pub(super) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         ));
     }
     let called = match &subject {
-        // Once before, so that a store that is not there is no failure of every item.
+        // Opened once beforehand, so that a missing store is reported once and not for every item.
         Subject::Backend(_) => {
             super::Store::open(&args.uri)?;
             format!("the backend of this program for `{}`", uri.scheme())
@@ -167,7 +167,8 @@ impl Args {
                 || self.items.iter().any(|part| name.contains(part.as_str())))
     }
 
-    /// What to check. No library is loaded here: what it does to a process is for those that are started for it.
+    /// Returns the subject of the check. No library is loaded in this process, since only the child processes are meant
+    /// to suffer its effects.
     fn subject(&self, uri: &StoreUri) -> Subject {
         let named = self.library.clone();
         if let Some(path) = named.or_else(|| Library::locate(uri.scheme())) {
@@ -182,7 +183,8 @@ impl Args {
         }
     }
 
-    /// What to call the library that the system finds, if it does: only by loading it that can be known.
+    /// Returns a name for the library that the system finds. Only loading it, in a child process, shows whether there
+    /// is one.
     fn found_by_the_system(&self, uri: &StoreUri) -> Result<String, Failure> {
         let mut only = self.options();
         only.only = vec![LOADS.to_owned()];
@@ -221,10 +223,10 @@ impl Args {
     }
 }
 
-/// The item that loads a library. It is skipped only where there is none.
+/// The item that loads a library. It is skipped only if there is none.
 const LOADS: &str = "library-loads";
 
-/// The second process: one item.
+/// Runs one item in a child process.
 fn child(subject: Subject, name: &str, options: &Options) -> Result<(), Failure> {
     let Some(item) = item(name) else {
         return Err(Failure::input(format!("there is no item {name}"), "this is for `transload store check` alone"));
@@ -234,7 +236,7 @@ fn child(subject: Subject, name: &str, options: &Options) -> Result<(), Failure>
 
 struct Checked<'a> {
     uri: &'a str,
-    /// What was checked.
+    /// The subject's name.
     called: String,
     report: Report,
 }

@@ -1,4 +1,4 @@
-//! What a manifest holds, for people.
+//! The contents of a manifest, for display.
 
 use std::fmt::Write;
 
@@ -7,25 +7,24 @@ use transload::store::ManifestName;
 
 use super::{archive, objects};
 
-/// As much of a manifest as is shown where it is no text: 16 lines.
+/// The most bytes shown of a manifest that is not text: 16 lines.
 const HEX_BYTES: usize = 256;
 
-/// As much of a text as is shown.
+/// The most bytes shown of a text.
 const TEXT_BYTES: usize = 4096;
 
-/// What the bytes of a manifest are. Formats that can be told from their first bytes come before text.
+/// The recognised contents of a manifest. Formats with magic bytes are tried before text.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Contents {
-    /// Nothing.
     Empty,
     /// A record of an archive.
     Archive(archive::Shown),
     /// An object.
     Object(objects::Shown),
-    /// UTF-8 without control characters but line ends and tabs: all of it, or its beginning.
+    /// UTF-8 without control characters except line ends and tabs; the beginning if it is long.
     Text(String),
-    /// Anything else: its first bytes in hex.
+    /// The first bytes of anything else in hex.
     Hex(String),
 }
 
@@ -50,14 +49,14 @@ impl Contents {
         }
     }
 
-    /// Lines for a terminal; `of` is the whole.
+    /// Formats the contents for a terminal; `of` is the whole manifest.
     pub(super) fn lines(&self, of: &[u8]) -> String {
         let (mut lines, shown) = match self {
             Self::Empty => return " it is empty\n".to_owned(),
             Self::Archive(record) => return record.lines(),
             Self::Object(object) => return object.lines(),
             Self::Text(text) => {
-                // A line end of its own would move the cursor.
+                // A carriage return would move the cursor.
                 let lines = text.lines().map(|line| format!(" {}\n", line.replace('\r', "\\r")));
                 (lines.collect::<String>(), text.len())
             }
@@ -73,7 +72,7 @@ impl Contents {
     }
 }
 
-/// Offset, 16 bytes in hex, and what of them can be printed.
+/// Formats lines of an offset, 16 bytes in hex, and their printable characters.
 fn dump(bytes: &[u8]) -> String {
     let mut text = String::new();
     for (line, bytes) in bytes.chunks(16).enumerate() {

@@ -1,4 +1,4 @@
-//! `transload store gc`: removes what no manifest needs, and with a cap what was not used for longest.
+//! `transload store gc`: removes chunks that no manifest needs and, with a cap, the least recently used manifests.
 
 use std::time::Duration;
 
@@ -71,24 +71,24 @@ struct Report<'a> {
     capped: Option<Capped>,
 }
 
-/// What a cap is held against: all of the store, or the last of its tiers.
+/// The bytes that a cap applies to: those of the store, or of the last of its tiers.
 struct Capped {
     cap: u64,
-    /// What was put or read within the grace period, in bytes.
+    /// The bytes that were put or read within the grace period.
     in_use: u64,
-    /// What there is afterwards, or would be, in bytes.
+    /// The bytes after the collection, or after it would have run.
     left: u64,
 }
 
 impl Capped {
-    /// Whether nothing may go: the cap would take what is in use.
+    /// Returns whether the cap is below what is in use, so that nothing may be removed.
     fn is_too_small(&self) -> bool {
         self.in_use > self.cap
     }
 }
 
 impl<'a> Report<'a> {
-    /// Collects, unless more is in use than the cap.
+    /// Collects, unless more is in use than the cap allows.
     fn of(
         args: &'a Args,
         inventory: &dyn Inventory,
@@ -110,7 +110,7 @@ impl<'a> Report<'a> {
             let left = last.map_or(Ok(usage), |last| last.usage())?.total_bytes;
             let would_go = match last {
                 _ if !args.dry_run => 0,
-                // `collected` is what all tiers would give back, so the last is asked by itself; a dry run changes nothing.
+                // `collected` counts all tiers, so the last tier is asked separately; a dry run changes nothing.
                 Some(last) if goes => last.collect(options, &mut follow(bar))?.bytes,
                 _ => collected.bytes,
             };

@@ -1,4 +1,4 @@
-//! `transload store kvc`: what an erllama cache file says, and whether it is whole.
+//! `transload store kvc`: shows and verifies cache files of erllama.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -107,7 +107,7 @@ pub(super) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     }
 }
 
-/// The head of a file, and what `check` says of one whose head is right.
+/// Reads the head of a file. If it is valid, `check` is called to check the rest.
 fn read(
     path: &Path,
     check: impl FnOnce(&mut File, &Info<'_>) -> std::io::Result<Result<(), KvcError>>,
@@ -121,7 +121,7 @@ fn read(
     Ok((head, checked))
 }
 
-/// What programs read, in erllama's words: binaries in lower-case hex, modes and reasons by name.
+/// Returns the JSON in erllama's terms: binaries in lower-case hex, modes and reasons by name.
 fn json(info: &Info<'_>) -> Value {
     let mut told = json!({
         "magic": hex(b"KVC"),
@@ -156,7 +156,7 @@ fn json(info: &Info<'_>) -> Value {
     json!({"ok": true, "info": told})
 }
 
-/// Tokens, and characters of a prompt, that a table shows.
+/// The most tokens, and characters of a prompt, in a table.
 const TOKENS: usize = 12;
 const PROMPT: usize = 200;
 
@@ -204,7 +204,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// `5: 1, 2, 3, 4, 5`
+/// Formats a list of tokens with its length: `5: 1, 2, 3, 4, 5`.
 pub(super) fn listed(tokens: &[u32]) -> String {
     let first: Vec<String> = tokens.iter().take(TOKENS).map(ToString::to_string).collect();
     let more = if tokens.len() > TOKENS { ", …" } else { "" };
@@ -214,7 +214,7 @@ pub(super) fn listed(tokens: &[u32]) -> String {
     }
 }
 
-/// Bytes that are mostly text, without what would move the cursor.
+/// Decodes bytes that are mostly text and escapes control characters.
 fn shown(bytes: &[u8], most: usize) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut chars = text.chars();

@@ -1,4 +1,4 @@
-//! `transload store llama`: what a session file of llama.cpp holds.
+//! `transload store llama`: shows the contents of llama.cpp's session files.
 
 use std::fmt::Write;
 use std::io::{self, Read};
@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::show::number;
 
-/// Bytes of the largest file that is read: all of it is held in memory.
+/// The most bytes of a file, since all of it is held in memory.
 const MOST: u64 = 16 << 30;
 
 const EXAMPLES: &str = "\
@@ -93,7 +93,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What programs read.
+/// The JSON output.
 #[derive(Serialize)]
 struct Json<'a> {
     schema: &'static str,
@@ -151,7 +151,7 @@ impl Told {
     }
 }
 
-/// `30 × f16, 2,048 bytes a cell; 2 × q8_0, 1,088 bytes a cell`
+/// Formats the rows of layers: `30 × f16, 2,048 bytes a cell; 2 × q8_0, 1,088 bytes a cell`.
 fn shown(rows: &[Layers], how: &str) -> String {
     if rows.is_empty() {
         return "none: the keys are latents".to_owned();

@@ -1,4 +1,4 @@
-//! `transload store ls`: what is in a store, and what room it takes.
+//! `transload store ls`: lists the contents of a store and its size.
 
 use std::time::SystemTime;
 
@@ -78,7 +78,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-// What was never used, as far as the store knows, comes first.
+// Entries without a known time of use come first.
 fn sort_manifests(entries: &mut [ManifestEntry], by: Sort) {
     entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     match by {
@@ -117,7 +117,7 @@ struct Json<'a> {
     leftovers: JsonLeftovers,
 }
 
-/// Manifests that go when they were not used for the grace period of a collection.
+/// Manifests that a collection removes once they are unused for its grace period.
 #[derive(Serialize)]
 struct JsonLeftovers {
     manifests: u64,
@@ -129,10 +129,10 @@ struct JsonManifest<'a> {
     name: &'a str,
     bytes: u64,
     last_used: Option<u64>,
-    /// Of a saved prefix: the engine and its exact version.
+    /// Used by saved prefixes only: the engine and its exact version.
     #[serde(skip_serializing_if = "Option::is_none")]
     computed_by: Option<&'a str>,
-    /// Of a saved prefix that is not stored exactly.
+    /// Used by saved prefixes that are not stored exactly: the codec.
     #[serde(skip_serializing_if = "Option::is_none")]
     codec: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -146,7 +146,7 @@ struct JsonChunk {
     last_used: Option<u64>,
 }
 
-/// What a store holds and takes up, in bytes.
+/// Returns the contents and the size of a store, in bytes, as JSON.
 pub(super) fn usage(usage: &Usage) -> Value {
     json!({
         "manifests": usage.manifests,
@@ -242,8 +242,7 @@ impl Listing<'_> {
     }
 }
 
-/// The name comes last, since it may be a thousand bytes long.
-/// What a store holds, in two lines.
+/// Formats the contents and the size of a store in two lines.
 pub(super) fn summary(usage: &Usage) -> String {
     let cap = match usage.cap {
         Some(cap) => format!(" of a cap of {}", number::bytes(cap)),

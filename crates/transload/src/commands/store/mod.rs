@@ -1,4 +1,4 @@
-//! `transload store`: what a store holds, whether it is whole, and what goes.
+//! `transload store`: lists, verifies and cleans up stores.
 
 mod archive;
 mod check;
@@ -90,19 +90,19 @@ pub(super) fn open(uri: &str) -> Result<Arc<dyn Backend>, Failure> {
     Ok(Store::open(uri)?.backend)
 }
 
-/// A store that a user named.
+/// An opened store that a user named.
 struct Store {
     uri: String,
     backend: Arc<dyn Backend>,
 }
 
 impl Store {
-    /// One that is there: looking into a store never makes one.
+    /// Opens an existing store. Inspecting a store never creates one.
     fn existing(uri: &str) -> Result<Self, Failure> {
         Self::opened(uri, transload::store::open_existing(uri))
     }
 
-    /// One that is made if it is not there.
+    /// Opens a store, and creates it if it does not exist.
     fn open(uri: &str) -> Result<Self, Failure> {
         Self::opened(uri, transload::store::open(uri))
     }
@@ -117,12 +117,12 @@ impl Store {
                 format!("there is no store at {uri}, nor above it"),
                 "name the place of a store; the first save makes one",
             ),
-            // Opening it is what was not possible; this says why.
+            // The reason says why opening is not possible.
             StoreError::Unsupported { why, .. } => Failure::input(
                 format!("{uri} cannot be opened: {why}"),
                 "`transload store --help` lists the forms of URIs",
             ),
-            // What went wrong says what would be right; the rest depends on the scheme.
+            // The error itself says what to do; anything else depends on the scheme.
             error => Failure::input(
                 format!("{uri} cannot be opened: {}", chain(&error)),
                 "`transload store --help` lists the forms of URIs; \
@@ -132,7 +132,7 @@ impl Store {
         Ok(Self { uri: uri.to_owned(), backend })
     }
 
-    /// The operator's side of it.
+    /// Returns the operator's interface of the store.
     fn inventory(&self) -> Result<&dyn Inventory, Failure> {
         self.backend.inventory().ok_or_else(|| {
             Failure::input(
@@ -145,7 +145,7 @@ impl Store {
         })
     }
 
-    /// What to do about a manifest that is not there.
+    /// Returns advice about a missing manifest.
     fn what_it_has(&self) -> String {
         match self.backend.inventory() {
             Some(_) => format!("`transload store ls {}` lists those that it has", self.uri),
@@ -153,7 +153,7 @@ impl Store {
         }
     }
 
-    /// An operation on it did not succeed.
+    /// Returns the failure for an error of the store.
     fn failed(&self, error: &StoreError) -> Failure {
         let wrong = format!("{}: {}", self.uri, chain(error));
         match error {
@@ -172,7 +172,7 @@ impl Store {
     }
 }
 
-/// Shows the steps of a long walk through a store as they come.
+/// Returns a function that shows the steps of a long operation on the progress bar.
 fn follow(bar: &Progress) -> impl FnMut(Step) {
     let mut last = "";
     move |step| {
@@ -184,7 +184,7 @@ fn follow(bar: &Progress) -> impl FnMut(Step) {
     }
 }
 
-/// A manifest's name for people; the empty name can be seen.
+/// Returns a manifest's name for display; the empty name is shown as quotes.
 fn printable(name: &ManifestName) -> String {
     match name.as_str() {
         "" => "\"\"".to_owned(),

@@ -1,4 +1,4 @@
-//! Which manifests need what is damaged.
+//! Finds the manifests that need damaged chunks.
 
 use std::collections::HashMap;
 
@@ -6,10 +6,10 @@ use bytes::Bytes;
 use transload::store::backend::{Inventory, References};
 use transload::store::{Backend, ChunkHash, ManifestName, StoreError};
 
-/// For each of these chunks, the manifests in whose bytes it stands, by name, of those that are listed. None of a
-/// chunk is not nobody: it may be needed by a manifest that cannot be read or that another prefix has, or only by
-/// what a store wrote down beside a manifest. So such a chunk is left out here, and all are if one of those that
-/// are listed cannot be read.
+/// Returns, for each of these chunks, the listed manifests that contain its hash, by name. No such manifest does not
+/// mean that the chunk is unneeded: a manifest that cannot be read or has another prefix may need it, or only a store's
+/// own record next to a manifest. So such a chunk is left out, and all chunks are left out if a listed manifest cannot
+/// be read.
 pub(super) fn needed_by(
     store: &dyn Backend,
     inventory: &dyn Inventory,
@@ -45,7 +45,7 @@ fn find(
     })?;
     for names in names.chunks(store.batch().max(1)) {
         for (name, manifest) in names.iter().zip(inventory.peek_manifests(names)?) {
-            // It may be gone since it was listed.
+            // It may have been deleted since it was listed.
             let manifest: Bytes = manifest.unwrap_or_default();
             references.find(&manifest, &mut |hash| {
                 needed.entry(*hash).or_default().push(name.clone());

@@ -1,4 +1,4 @@
-//! What the manifests of objects say.
+//! The contents of objects' manifests, for display.
 
 use serde::Serialize;
 use transload::archive::objects::Record;
@@ -6,27 +6,27 @@ use transload::store::ManifestName;
 
 use crate::show::number;
 
-/// A manifest of an object, as shown.
+/// A manifest of an object, as displayed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Shown {
-    /// Printable ASCII is as it is; other bytes, backslashes and quotes are escaped as Rust escapes them.
+    /// The namespace. Bytes other than printable ASCII, backslashes and quotes are escaped as in Rust.
     pub(super) namespace: String,
-    /// As the namespace.
+    /// The key, escaped like the namespace.
     pub(super) key: String,
     pub(super) bytes: u64,
     pub(super) meta_bytes: u64,
 }
 
-/// As much of a key or namespace as a table has room for, in characters: a model's name and the beginning of a hash.
+/// The most characters of a key or namespace in a table: a model's name and the beginning of a hash.
 const SHORT: usize = 48;
 
 impl Shown {
-    /// `None` if it is no manifest of an object, or one that cannot be read.
+    /// Reads a manifest. Returns `None` if it does not belong to an object or cannot be read.
     pub(super) fn of(name: &ManifestName, manifest: &[u8]) -> Option<Self> {
         Some(Record::read(name, manifest)?.ok()?.into())
     }
 
-    /// Lines for a terminal.
+    /// Formats the manifest for a terminal.
     pub(super) fn lines(&self) -> String {
         format!(
             " an object of {} with {} of meta\n namespace: {}\n key:       {}\n",
@@ -37,7 +37,7 @@ impl Shown {
         )
     }
 
-    /// A few words for a table.
+    /// Formats the manifest in a few words for a table.
     pub(super) fn short(&self) -> String {
         format!(
             "{} of {}: {}, {} of meta",
@@ -60,7 +60,7 @@ impl From<Record> for Shown {
     }
 }
 
-/// The beginning of an ASCII text, and how many characters there are more.
+/// Shortens an ASCII text, with the number of characters that are left out.
 pub(super) fn short(text: &str) -> String {
     match text.get(..SHORT) {
         Some(beginning) if text.len() > SHORT => format!("{beginning}…+{}", text.len() - SHORT),

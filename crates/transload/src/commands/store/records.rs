@@ -1,4 +1,4 @@
-//! The manifests that this program can read: what they tell, and whether their pieces are there.
+//! The manifests whose format this program knows: their contents, and checks of their pieces.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,19 +10,19 @@ use transload::store::{Backend, ChunkHash, ManifestName, StoreError};
 use super::objects::{Shown, short};
 use crate::show::{number, text};
 
-/// A manifest that this program can read.
+/// A manifest in a format that this program knows.
 enum Known {
     Archive(archive::Record),
     Object(objects::Record),
 }
 
 impl Known {
-    /// Whether a manifest of this name may be one.
+    /// Returns whether a manifest of this name may have a known format.
     fn may_be(name: &ManifestName) -> bool {
         [archive::NAMES, objects::NAMES].iter().any(|names| name.as_str().contains(names))
     }
 
-    /// `None` if it is none after all.
+    /// Reads a manifest. Returns `None` if its format is unknown.
     fn read(name: &ManifestName, manifest: &[u8]) -> Option<Result<Self, StoreError>> {
         match objects::Record::read(name, manifest) {
             Some(object) => Some(object.map(Self::Object)),
@@ -30,17 +30,17 @@ impl Known {
         }
     }
 
-    /// The chunks that whoever reads it needs.
+    /// Returns the chunks that a reader needs.
     fn pieces(&self) -> Vec<ChunkHash> {
         match self {
             Self::Archive(root @ archive::Record::Root { .. }) => root.pieces().copied().collect(),
-            // Readers need no parts.
+            // Parts are not read by readers.
             Self::Archive(_) => Vec::new(),
             Self::Object(object) => object.pieces().collect(),
         }
     }
 
-    /// What it is to people.
+    /// Returns the kind of the manifest for messages.
     fn called(&self) -> &'static str {
         match self {
             Self::Archive(_) => "saved prefix",
@@ -49,19 +49,18 @@ impl Known {
     }
 }
 
-/// What the manifests of a store tell people beside their names.
+/// The contents of a store's manifests that are shown in addition to their names.
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    /// What computed saved prefixes, where their savers said.
+    /// The engines that computed saved prefixes, as far as recorded.
     origins: HashMap<ManifestName, String>,
-    /// The codecs of those that are not stored exactly.
+    /// The codecs of saved prefixes that are not stored exactly.
     codecs: HashMap<ManifestName, &'static str>,
     objects: HashMap<ManifestName, Shown>,
 }
 
 impl Told {
-    /// Looks into all roots and objects among these manifests, so many at a time. What cannot be read is for verifying to
-    /// tell.
+    /// Reads all roots and objects among these manifests, in batches. Unreadable ones are left to verification.
     pub(super) fn read(
         inventory: &dyn Inventory,
         batch: usize,
@@ -93,22 +92,21 @@ impl Told {
         Ok(told)
     }
 
-    /// What computed this saved prefix.
+    /// Returns the engine that computed a saved prefix.
     pub(super) fn origin(&self, name: &ManifestName) -> Option<&str> {
         self.origins.get(name).map(String::as_str)
     }
 
-    /// How this saved prefix is stored, if not exactly.
+    /// Returns the codec of a saved prefix that is not stored exactly.
     pub(super) fn codec(&self, name: &ManifestName) -> Option<&'static str> {
         self.codecs.get(name).copied()
     }
 
-    /// The object of this name.
     pub(super) fn object(&self, name: &ManifestName) -> Option<&Shown> {
         self.objects.get(name)
     }
 
-    /// A line for each engine, for each codec, and for each namespace of objects.
+    /// Formats a line for each engine, each codec, and each namespace of objects.
     pub(super) fn lines(&self) -> String {
         let mut roots: BTreeMap<(&str, &str), u64> = BTreeMap::new();
         let engines = self.origins.values().map(|by| ("computed by", by.as_str()));
@@ -134,7 +132,8 @@ impl Told {
     }
 }
 
-/// Finds roots, parts and objects that cannot be read, and pieces that are gone. `fault` hears whose fault it is, too.
+/// Finds roots, parts and objects that cannot be read, and pieces that are missing. `fault` also gets the name of the
+/// manifest.
 pub(super) fn verify(
     store: &dyn Backend,
     inventory: &dyn Inventory,
@@ -157,7 +156,7 @@ pub(super) fn verify(
     })?;
     for names in names.chunks(store.batch().max(1)) {
         for (name, manifest) in names.iter().zip(inventory.peek_manifests(names)?) {
-            // Gone since it was listed.
+            // A manifest may have been deleted since it was listed.
             let Some(manifest) = manifest else { continue };
             let record = match Known::read(name, &manifest) {
                 Some(Ok(record)) => record,

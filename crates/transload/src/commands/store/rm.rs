@@ -59,15 +59,15 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     }
 }
 
-/// What a name stood for.
+/// The result of looking for a name.
 enum Found {
-    /// A manifest of so many bytes, or one that cannot be read.
+    /// A manifest with its size in bytes, or `None` if it cannot be read.
     There(Option<u64>),
     Missing,
 }
 
 fn remove(store: &Store, name: &ManifestName, dry_run: bool) -> Result<Found, StoreError> {
-    // Only looking at it is no use of it, where the store can tell.
+    // Peeking does not count as a use, if the store supports it.
     let manifest = match store.backend.inventory() {
         Some(inventory) => inventory.peek_manifests(std::slice::from_ref(name)).map(|mut found| found.pop().flatten()),
         None => store.backend.get_manifest(name),
@@ -75,11 +75,11 @@ fn remove(store: &Store, name: &ManifestName, dry_run: bool) -> Result<Found, St
     let found = match manifest {
         Ok(Some(manifest)) => Found::There(Some(manifest.len() as u64)),
         Ok(None) => Found::Missing,
-        // What is damaged is what one comes to remove.
+        // Removing a damaged manifest is a usual reason for this command.
         Err(StoreError::Damaged { .. }) => Found::There(None),
         Err(error) => return Err(error),
     };
-    // Also of what is missing: a library may call so what it failed to read.
+    // Missing manifests are deleted as well: a library may report one as missing that it failed to read.
     if !dry_run {
         store.backend.delete_manifest(name)?;
     }
@@ -94,12 +94,12 @@ struct Report<'a> {
 
 struct Removed<'a> {
     name: &'a ManifestName,
-    /// `None` of one that cannot be read.
+    /// The size; `None` if the manifest cannot be read.
     bytes: Option<u64>,
 }
 
 impl Report<'_> {
-    /// The store refused in the middle of it.
+    /// Returns the failure for an error after some manifests were removed.
     fn failed(&self, name: &ManifestName, error: &StoreError) -> Failure {
         let before = match (self.args.dry_run, self.removed.len() as u64) {
             (true, _) | (_, 0) => "nothing was removed".to_owned(),

@@ -1,4 +1,4 @@
-//! `transload store show`: one manifest, and the chunks that it refers to.
+//! `transload store show`: shows one manifest and the chunks that it refers to.
 
 use std::fmt::Write;
 use std::time::SystemTime;
@@ -24,7 +24,7 @@ Examples:
 A manifest refers to a chunk if the chunk's hash stands in its bytes, raw or
 as hex.";
 
-/// Chunks that a table lists; JSON has all of them.
+/// The most chunks in a table; JSON has all of them.
 const LISTED: usize = 64;
 
 /// Show a manifest, and the chunks that it refers to.
@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the store's inventory knows about a manifest.
+/// The information of the store's inventory about a manifest.
 struct Around {
     last_used: Option<SystemTime>,
     chunks: Vec<ChunkEntry>,
@@ -110,7 +110,7 @@ struct Shown<'a> {
 }
 
 impl Shown<'_> {
-    /// The schema `transload.store.show/1`; chunks are `null` where the store cannot list them.
+    /// The schema `transload.store.show/1`; chunks are `null` if the store cannot list them.
     fn json(&self) -> Value {
         let around = self.around.as_ref();
         let chunks = around.map(|around| {

@@ -1,25 +1,25 @@
-//! Times of a store: ages and periods for people, seconds since 1970 for programs.
+//! Times of a store: ages and periods for display, and seconds since 1970 for JSON.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::show::number;
 
-/// Seconds since 1970, if the store knows.
+/// Converts a known time to seconds since 1970.
 pub(super) fn unix(time: Option<SystemTime>) -> Option<u64> {
     let since = time?.duration_since(UNIX_EPOCH).ok()?;
     Some(since.as_secs())
 }
 
-/// How long ago: `12 s`, `3 min`, `5 h`, `40 d`; a dash where the store does not know.
+/// Formats the time since then: `12 s`, `3 min`, `5 h`, `40 d`; a dash if it is unknown.
 pub(super) fn age(time: Option<SystemTime>, now: SystemTime) -> String {
     let Some(time) = time else {
         return "-".to_owned();
     };
-    // A clock of another machine may be ahead.
+    // Another machine's clock may be ahead.
     period(now.duration_since(time).unwrap_or_default())
 }
 
-/// A period in the largest unit that it is a whole number of, or has two or more of: `119 s`, `1 h`, `36 h`.
+/// Formats a period in the largest unit of which it is one or at least two: `119 s`, `1 h`, `36 h`.
 pub(super) fn period(period: Duration) -> String {
     let seconds = period.as_secs();
     let (unit, name) =

@@ -1,4 +1,4 @@
-//! `transload store verify`: reads everything, and tells what is damaged or missing.
+//! `transload store verify`: reads everything and reports what is damaged or missing.
 
 use std::collections::HashMap;
 
@@ -38,13 +38,13 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let mut faults = Vec::new();
     let mut verified = inventory.verify(&mut follow(&bar), &mut |fault| faults.push(fault));
     let mut found = Vec::new();
-    // A manifest that could not be read was told of already; here it would be so once more.
+    // With faults already found, unreadable manifests would be reported a second time here.
     if faults.is_empty() && verified.is_ok() {
         verified = records::verify(&*store.backend, inventory, &mut |name, fault| {
             found.push(Found { needed_by: Some(vec![name.clone()]), fault });
         });
     }
-    // What was found is told whatever fails, and that it is not all.
+    // Findings are reported even after an error, together with the fact that they are incomplete.
     let complete = verified.is_ok();
     let mut failed = match verified {
         Err(error) if faults.is_empty() && found.is_empty() => return Err(store.failed(&error)),
@@ -93,11 +93,11 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
 
 struct Found {
     fault: Fault,
-    /// The manifests that need it, where that is known.
+    /// The manifests that need it, if known.
     needed_by: Option<Vec<ManifestName>>,
 }
 
-/// Names of manifests that a row has room for.
+/// The most names of manifests in a row.
 const NAMES: usize = 3;
 
 impl Found {
@@ -116,14 +116,14 @@ impl Found {
 struct Report<'a> {
     uri: &'a str,
     found: Vec<Found>,
-    /// Whether everything was looked at.
+    /// True if everything was checked.
     complete: bool,
-    /// What it takes up, if that could be counted.
+    /// The store's size, if it could be determined.
     usage: Option<Usage>,
 }
 
 impl Report<'_> {
-    /// The schema `transload.store.verify/1`; `null` is what nobody knows.
+    /// The schema `transload.store.verify/1`; `null` means unknown.
     fn json(&self) -> Value {
         let faults = self.found.iter().map(|Found { fault, needed_by }| {
             let needed_by = needed_by.as_ref();

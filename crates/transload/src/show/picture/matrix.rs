@@ -1,4 +1,4 @@
-//! Who sends how much to whom, as a heat map.
+//! The traffic between ranks as a heat map.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use super::Scene;
 use super::svg::{MARGIN, Svg, WIDTH, text_width};
 use crate::show::number::{bytes, count, exact_bytes, grouped};
 
-/// Beyond so many ranks a side, a cell stands for several.
+/// The most cells on a side. With more ranks, a cell stands for several.
 const MOST_CELLS: u64 = 32;
 
-/// Draws it from `y` on; gives where it ends.
+/// Draws the matrix from `y` on. Returns its lower end.
 pub(super) fn draw(svg: &mut Svg, scene: &Scene<'_>, y: f64) -> f64 {
     let sides = [scene.src, scene.dst];
     let ranks = sides.map(|side| u64::from(side.tp()) * u64::from(side.pp()));
@@ -42,7 +42,7 @@ pub(super) fn draw(svg: &mut Svg, scene: &Scene<'_>, y: f64) -> f64 {
     let width = ((WIDTH - MARGIN - left) / columns.max(rows) as f64).min(64.0);
     let height = width.min(28.0);
     svg.text(MARGIN, top - 6.0, "dim", "from \\ to");
-    // As many numbers as there is room for.
+    // Labels are left out where they do not fit.
     let every = |size: f64| (24.0 / size).ceil().max(1.0) as usize;
     for row in (0..rows).step_by(every(height * 1.5)) {
         let y = top + height * (row as f64 + 0.5) + 4.0;

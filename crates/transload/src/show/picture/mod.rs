@@ -1,5 +1,5 @@
-//! A plan as an SVG document: how the memory of a rank begins, which chunks it is cut into and where these lie
-//! on the other side, and who sends how much to whom.
+//! A plan as an SVG document: the beginning of a rank's memory, its chunks and their places on the other side, and the
+//! traffic between ranks.
 
 mod matrix;
 mod panel;
@@ -25,12 +25,12 @@ pub(crate) struct Scene<'a> {
     pub(crate) dst: &'a Deployment,
     pub(crate) plan: &'a Plan,
     pub(crate) bound: &'a BoundPlan,
-    /// Those that `bound` is bound to.
+    /// The tables that `bound` is bound to.
     pub(crate) tables: (&'a Tables, &'a Tables),
 }
 
 impl Scene<'_> {
-    /// What a side is called: its own name, or the part that it plays.
+    /// Returns the sides' own names, or their roles.
     fn names(&self) -> [&str; 2] {
         [(self.src, "source"), (self.dst, "destination")].map(|(side, role)| match side.name() {
             "" => role,
@@ -38,7 +38,7 @@ impl Scene<'_> {
         })
     }
 
-    /// What a side is called in a sentence.
+    /// Returns the sides' names for use in a sentence.
     fn called(&self) -> [String; 2] {
         self.names().map(|name| match name {
             "source" | "destination" => format!("the {name}"),
@@ -71,7 +71,7 @@ pub(crate) fn plan_svg(scene: &Scene<'_>) -> String {
     svg.finish(y + MARGIN, &title)
 }
 
-/// The plan in one sentence.
+/// Summarises the plan in one sentence.
 fn totals(scene: &Scene<'_>) -> String {
     let chunks = count(scene.bound.chunks(), "chunk");
     let mut lengths = scene.bound.histogram().into_keys();

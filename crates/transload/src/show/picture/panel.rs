@@ -1,4 +1,4 @@
-//! One group of a transfer: the first chunks of a rank's memory, and where they lie on the other side.
+//! The panel of one group: the first chunks of a rank's memory, and their places on the other side.
 
 use transload::layout::spec::ConvLayout;
 use transload::layout::{Allocation, Deployment, Group, Rank, Side};
@@ -11,36 +11,36 @@ use super::svg::{MARGIN, Svg, WIDTH, text_width};
 use crate::show::memory::{Memory, Place};
 use crate::show::number::{bytes, count, exact_bytes};
 
-/// The most chunks that are drawn: as many as can be told apart.
+/// The most chunks that are drawn; more could not be told apart.
 const MOST_CHUNKS: usize = 20;
 
-/// Space for what the rows are called.
+/// The width of the rows' names.
 const LABELS: f64 = 62.0;
 
-/// The widest cell, and what part of one stands for bytes that are not drawn, and separates ranks.
+/// The greatest width of a cell, and the share of it that is used for bytes that are not drawn and between ranks.
 const WIDEST: f64 = 60.0;
 const GAP: f64 = 0.4;
 
-/// Heights of a cell, of a row of labels, and between the two sides.
+/// The heights of a cell, of a row of labels, and of the space between the sides.
 const CELL: f64 = 24.0;
 const ROW: f64 = 17.0;
 const RIBBONS: f64 = 120.0;
 
-/// The size of labels, in px.
+/// The font size of labels in px.
 const SMALL: f64 = 9.5;
 
-/// Hues of the ranks on the other side.
+/// The hues of the ranks on the other side.
 const HUES: [u32; 8] = [212, 28, 140, 320, 180, 50, 265, 0];
 
-/// A group of a picture.
+/// The panel of one group.
 #[derive(Debug)]
 pub(super) struct Panel {
     group: usize,
-    /// The side with fewer ranks, 0 or 1: its first rank's memory is followed.
+    /// The index of the side with fewer ranks. Its first rank's memory is drawn.
     followed: usize,
-    /// In the order of their addresses there.
+    /// The chunks, in the order of their addresses on the followed side.
     pub(super) chunks: Vec<Chunk>,
-    /// The memory of the ranks that have the chunks, on both sides.
+    /// The memory of the ranks with these chunks, on both sides.
     pub(super) sides: [Vec<Strip>; 2],
 }
 
@@ -64,15 +64,15 @@ pub(super) struct Strip {
 pub(super) struct Cell {
     pub(super) at: u64,
     pub(super) bytes: u64,
-    /// Index of the chunk, if it is one.
+    /// The index of the chunk, or `None` for the bytes between chunks.
     pub(super) chunk: Option<usize>,
-    /// What it holds: the name of an axis, and the positions on it.
+    /// The contents: the name of an axis and the positions on it.
     pub(super) labels: Vec<(String, String)>,
     x: [f64; 2],
 }
 
 impl Panel {
-    /// The group number `group` of a plan, if anything of it travels.
+    /// Creates the panel of a group by its index, if any of it is transferred.
     pub(super) fn new(scene: &Scene<'_>, group: usize) -> Option<Self> {
         let count = |side: &Deployment| side.ranks().count();
         let followed = usize::from(count(scene.dst) < count(scene.src));
@@ -102,7 +102,7 @@ impl Panel {
         Some(Self { group, followed, chunks, sides })
     }
 
-    /// Draws it from `y` on; gives where it ends.
+    /// Draws the panel from `y` on. Returns its lower end.
     pub(super) fn draw(&self, svg: &mut Svg, scene: &Scene<'_>, y: f64) -> f64 {
         let name = scene.plan.group_names().nth(self.group).unwrap_or_default();
         let [above, below] = [Side::Source, Side::Destination].map(|side| {
@@ -144,7 +144,7 @@ impl Panel {
         y + 20.0
     }
 
-    /// A colour for each rank on the other side, darker from chunk to chunk.
+    /// Returns a chunk's colour: a hue for each rank on the other side, darker from chunk to chunk.
     fn colour(&self, chunk: usize) -> String {
         let strips = &self.sides[1 - self.followed];
         let rank = self.chunks[chunk].ranks[1 - self.followed];
@@ -190,8 +190,8 @@ impl Panel {
     }
 }
 
-/// Calls `each` with chunks of a nest, among which are the `most` lowest: a chunk lies behind all that come no
-/// later on any loop, so those with as many of these before them are left out.
+/// Calls `each` with chunks of a nest that include its `most` lowest ones. Every chunk comes after all those that are
+/// no later on any loop, so chunks with `most` such predecessors are left out.
 fn first(loops: &[Loop], most: u64, at: [u64; 2], each: &mut dyn FnMut([u64; 2])) {
     let [outer, inner @ ..] = loops else {
         return each(at);
@@ -211,7 +211,7 @@ fn side_of<'a>(scene: &Scene<'a>, group: usize, side: Side) -> (&'a Deployment, 
     (deployment, group, scene.names()[index].to_owned())
 }
 
-/// `prefill: LBHSC, TP 4, blocks of 16`
+/// Formats a side's caption: `prefill: LBHSC, TP 4, blocks of 16`.
 fn caption(deployment: &Deployment, group: &Group, name: String) -> String {
     let mut text = format!("{name}: {}", group.physical_order());
     for layout in group.specs().iter().filter_map(|spec| spec.conv_layout()) {
@@ -233,7 +233,7 @@ fn caption(deployment: &Deployment, group: &Group, name: String) -> String {
     text
 }
 
-/// The memory of all ranks of a side that have one of the chunks.
+/// Returns the memory of all ranks of a side that have one of the chunks.
 fn strips(scene: &Scene<'_>, group: usize, side: Side, chunks: &[Chunk]) -> Vec<Strip> {
     let (deployment, of, _) = side_of(scene, group, side);
     let (index, tables) = match side {
@@ -266,14 +266,14 @@ fn strips(scene: &Scene<'_>, group: usize, side: Side, chunks: &[Chunk]) -> Vec<
                 ..gap(at, end)
             });
         }
-        // Whatever comes after the last of them.
+        // The last gap stands for everything after the last chunk.
         cells.push(gap(end, end));
         Strip { rank, cells }
     });
     strips.collect()
 }
 
-/// What a run of bytes holds, by its first and its last byte: a chunk is a box along all axes.
+/// Describes a run of bytes by its first and last byte, since a chunk is a box along all axes.
 fn labels(memory: &Memory<'_>, table: &BlockTable, first: u64, last: u64) -> Vec<(String, String)> {
     let (Some(first), Some(last)) = (memory.at(first), memory.at(last)) else {
         return Vec::new();
@@ -310,7 +310,7 @@ fn labels(memory: &Memory<'_>, table: &BlockTable, first: u64, last: u64) -> Vec
     if first.part == last.part {
         for (index, (axis, name)) in parts[0].content.iter().enumerate() {
             let (from, to) = (first.content[index], last.content[index]);
-            // What is whole is not worth a word.
+            // A complete axis needs no label.
             if to - from + 1 < parts[0].view.view.dim(*axis).extent {
                 label(name, from, to);
             }
@@ -327,7 +327,7 @@ fn labels(memory: &Memory<'_>, table: &BlockTable, first: u64, last: u64) -> Vec
     labels
 }
 
-/// Gives every cell its place: all chunks equally wide, on both sides.
+/// Places all cells. All chunks have the same width, on both sides.
 fn place(sides: &mut [Vec<Strip>; 2]) {
     let width = |cell: &Cell| if cell.chunk.is_some() { 1.0 } else { GAP };
     let widths = |strips: &Vec<Strip>| -> f64 {
@@ -349,10 +349,11 @@ fn place(sides: &mut [Vec<Strip>; 2]) {
     }
 }
 
-/// Runs of neighbouring chunks that are alike in something: from where to where they go, and what it is.
+/// A row of labels: its name, and for each run of neighbouring chunks with the same label its horizontal extent and
+/// that label.
 type Row = (String, Vec<([f64; 2], String)>);
 
-/// What is written along a side, what changes least first.
+/// Returns the rows of labels along a side, those with the fewest changes first.
 fn rows(strips: &[Strip]) -> Vec<Row> {
     let mut names: Vec<&str> = Vec::new();
     let chunks = strips.iter().flat_map(|strip| &strip.cells);
@@ -389,13 +390,13 @@ fn rows(strips: &[Strip]) -> Vec<Row> {
     rows
 }
 
-/// Draws a row with its line at `y`, and labels on the baseline.
+/// Draws a row with its line at `y` and its labels on the baseline.
 fn draw_row(svg: &mut Svg, (name, runs): &Row, [y, baseline]: [f64; 2]) {
     svg.text(MARGIN, baseline, "dim", name);
     let mut lines = String::new();
     for ([left, right], label) in runs {
         lines.push_str(&format!("M{:.1} {y:.1}H{:.1}", left + 1.0, right - 1.0));
-        // Where a range has no room, its beginning may.
+        // If a range does not fit, its beginning may.
         let beginning = label.split_inclusive('–').next().unwrap_or_default();
         let mut texts = [label, beginning].into_iter();
         if let Some(text) = texts.find(|text| text_width(text, SMALL) <= right - left) {

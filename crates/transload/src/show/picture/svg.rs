@@ -1,16 +1,16 @@
-//! SVG as text: lines of text that cannot break out, boxes and paths.
+//! Writes SVG: escaped text, boxes and paths.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// How wide pictures are, in px: what a README on a code host has room for.
+/// The width of pictures in px: what fits a README on a code host.
 pub(super) const WIDTH: f64 = 840.0;
 
-/// Space to the left and right of everything.
+/// The left and right margin.
 pub(super) const MARGIN: f64 = 24.0;
 
-/// Colours for light paper, and what takes their place on dark paper. The paper is painted, since a page's theme
-/// may be another one than the system's.
+/// The style sheet, with colours for a light and a dark background. The background is painted, since a page's theme may
+/// differ from the system's.
 const STYLE: &str = "\
 text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,'DejaVu Sans',sans-serif;font-size:11px}
 .paper{fill:#fff}.ink{fill:#1f2328}.dim{fill:#59636e}.rule{stroke:#818b98;fill:none}
@@ -25,18 +25,18 @@ text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,'DejaVu Sans
 pub(super) struct Svg(String);
 
 impl Svg {
-    /// A text with its baseline at `y`, in classes of the style sheet.
+    /// Draws a text with its baseline at `y`, in classes of the style sheet.
     pub(super) fn text(&mut self, x: f64, y: f64, class: &str, text: &str) {
         let text = escape(text);
         let _ = writeln!(self.0, r#"<text x="{x:.1}" y="{y:.1}" class="{class}">{text}</text>"#);
     }
 
-    /// A line of text across the picture, cut where it would be too long.
+    /// Draws a line of text across the picture, cut if it is too long.
     pub(super) fn line(&mut self, y: f64, class: &str, size: f64, text: &str) {
         self.text(MARGIN, y, class, &fit(text, WIDTH - 2.0 * MARGIN, size));
     }
 
-    /// A box at `x`, `y` of a width and a height; browsers show the title where the pointer rests.
+    /// Draws a box of a width and height at `x`, `y`. Browsers show the title when the pointer rests on it.
     pub(super) fn rect(&mut self, [x, y, w, h]: [f64; 4], attributes: &str, title: &str) {
         let title = escape(title);
         let _ = writeln!(
@@ -49,7 +49,7 @@ impl Svg {
         let _ = writeln!(self.0, r#"<path d="{data}" {attributes}/>"#);
     }
 
-    /// The finished document.
+    /// Returns the finished document.
     pub(super) fn finish(self, height: f64, title: &str) -> String {
         let title = escape(title);
         format!(
@@ -61,8 +61,7 @@ impl Svg {
     }
 }
 
-/// Text as XML may hold it: what would end it is spelled out, and what XML forbids, or what would turn the
-/// line around, is replaced.
+/// Escapes a text for XML. Characters that XML forbids, or that change the direction of text, are replaced.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -80,7 +79,7 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-/// About how wide a text is, whatever the font: on the side of too wide.
+/// Estimates the width of a text for any font, rather too wide than too narrow.
 pub(super) fn text_width(text: &str, size: f64) -> f64 {
     let em = |c: char| match c {
         'i' | 'j' | 'l' | '.' | ',' | ':' | ' ' | '(' | ')' => 0.36,
@@ -92,20 +91,20 @@ pub(super) fn text_width(text: &str, size: f64) -> f64 {
     text.chars().map(em).sum::<f64>() * size
 }
 
-/// The text, or as much of its beginning as fits.
+/// Returns the text, or the beginning that fits.
 pub(super) fn fit(text: &str, width: f64, size: f64) -> Cow<'_, str> {
     if text_width(text, size) <= width {
         return text.into();
     }
-    let mut kept = String::new();
+    let mut fitting = String::new();
     let mut room = width - size;
     for c in text.chars() {
         room -= text_width(c.encode_utf8(&mut [0; 4]), size);
         if room < 0.0 {
             break;
         }
-        kept.push(c);
+        fitting.push(c);
     }
-    kept.push('…');
-    kept.into()
+    fitting.push('…');
+    fitting.into()
 }

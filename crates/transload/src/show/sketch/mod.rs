@@ -1,4 +1,4 @@
-//! One rank's memory of a group as text: its axes from the outermost in, and the beginning of a block.
+//! A sketch of one rank's memory for a group as text: its axes from the outermost in, and the beginning of a block.
 
 mod strip;
 
@@ -9,16 +9,15 @@ use transload::layout::{Axis, Deployment, Rank};
 use crate::show::memory::Memory;
 use crate::show::number::{exact_bytes, grouped};
 
-/// Stands before every line.
+/// The indentation of every line.
 const INDENT: &str = "   ";
 
-/// How the group number `index` of a deployment lies on each rank, in lines of at most `width` columns where
-/// names allow.
+/// Sketches the layout of a group, given by its index, in lines of at most `width` columns if names allow.
 pub(crate) fn sketch(deployment: &Deployment, index: usize, width: usize) -> String {
     let Some(group) = deployment.groups().get(index) else {
         return String::new();
     };
-    // One that has layers of the group.
+    // A stage that has layers of the group.
     let mut stages = 0..deployment.pp();
     let Some(stage) = stages.find(|stage| !group.stage_slots(*stage).is_empty()) else {
         return String::new();
@@ -35,7 +34,7 @@ pub(crate) fn sketch(deployment: &Deployment, index: usize, width: usize) -> Str
     text
 }
 
-/// A step along an axis.
+/// An axis with its extent and stride.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Step {
     name: String,
@@ -46,9 +45,9 @@ struct Step {
 
 /// The axes of all components that have more than one position.
 struct Axes {
-    /// Those that all components have alike, the outermost first.
+    /// The axes that are equal in all components, the outermost first.
     shared: Vec<Step>,
-    /// For each component its name, where it begins, and what is its own.
+    /// For each component its name, its offset, and its other axes.
     apart: Vec<(String, u64, Vec<Step>)>,
 }
 
@@ -78,7 +77,7 @@ impl Axes {
         let step = each.get(1).map_or(0, |second| second.1.saturating_sub(start));
         let even = |(i, one): (usize, &(String, u64, Vec<Step>))| one.2 == first && one.1 == start + i as u64 * step;
         if each.iter().enumerate().all(even) {
-            // Alike, at even distances: which component it is, is an axis as well.
+            // Equal components at equal distances: the choice of component is an axis as well.
             let mut shared = first;
             if each.len() > 1 {
                 let names: Vec<&str> = each.iter().map(|(name, ..)| name.as_str()).collect();
@@ -87,8 +86,8 @@ impl Axes {
             }
             return Self { shared, apart: Vec::new() };
         }
-        let common = |step: &&Step| each.iter().all(|(_, _, steps)| steps.contains(step));
-        let shared: Vec<Step> = first.iter().take_while(common).cloned().collect();
+        let is_shared = |step: &&Step| each.iter().all(|(_, _, steps)| steps.contains(step));
+        let shared: Vec<Step> = first.iter().take_while(is_shared).cloned().collect();
         for (_, offset, steps) in &mut each {
             *offset -= start;
             steps.retain(|step| !shared.contains(step));
@@ -110,7 +109,7 @@ impl Axes {
             for (index, step) in steps.iter().enumerate() {
                 line.push(if index == 0 { ':' } else { ',' });
                 let step = format!("{} {} {}", step.name, grouped(step.extent), step.every());
-                // A comma may follow.
+                // Leaves room for a comma.
                 if line.chars().count() + step.chars().count() + 2 > width {
                     let _ = writeln!(text, "{line}");
                     line = format!("{INDENT}  {step}");

@@ -1,4 +1,4 @@
-//! The beginning of a block as a strip of cells, with a row for each axis.
+//! The beginning of a block, as a strip of cells with a row for each axis.
 
 use std::fmt::Write;
 
@@ -8,18 +8,18 @@ use super::INDENT;
 use crate::show::memory::{Memory, Place};
 use crate::show::number::exact_bytes;
 
-/// Stands for what is left out.
+/// The mark for cells that are left out.
 const MORE: &str = "…";
 
-/// A run of bytes that differ in nothing that a row names.
+/// A run of bytes for which all rows have the same label.
 struct Cell {
     address: u64,
     bytes: u64,
     is: Place,
 }
 
-/// The longest runs of a component that are contiguous: how many bytes they have, and the content axes that step
-/// from one to the next.
+/// Returns the length of a component's longest contiguous runs in bytes, and the content axes that step from one run to
+/// the next.
 fn grain(view: &ComponentView) -> (u64, Vec<Axis>) {
     let content = view.view.dims.iter();
     let content = content.filter(|dim| matches!(dim.axis, Axis::Content(_) | Axis::Byte));
@@ -31,19 +31,19 @@ fn grain(view: &ComponentView) -> (u64, Vec<Axis>) {
     (bytes, apart.into_iter().map(|dim| dim.axis).collect())
 }
 
-/// Writes block 0 of the first layer, or of all layers if they lie inside of the block.
+/// Writes block 0 of the first layer, or of all layers if they are inside the block.
 pub(super) fn write(text: &mut String, memory: &Memory<'_>, width: usize) {
     let layers_inside = memory.parts.iter().all(|part| {
         let view = &part.view.view;
         let (layer, block) = (view.dim(Axis::Layer), view.dim(Axis::Block));
         layer.extent > 1 && block.extent > 1 && layer.stride < block.stride
     });
-    // The first two positions of each axis and the last, if that much fits, else fewer.
+    // Shows the first two positions of each axis and the last one if they fit, otherwise fewer.
     let strips = [(2, true), (1, true), (1, false)].map(|few| Strip::new(&sample(memory, layers_inside, few), memory));
     let [most, fewer, least] = &strips;
     let strip = match [most, fewer].into_iter().find(|strip| strip.width() <= width) {
         Some(strip) => strip,
-        // Of a page of many components each is shown; of others, as much as there is room for.
+        // A page of many components shows each of them; others show as much as fits.
         None if memory.parts.len() > 2 => least,
         None => fewer,
     };
@@ -63,7 +63,7 @@ pub(super) fn write(text: &mut String, memory: &Memory<'_>, width: usize) {
     strip.write(text, width);
 }
 
-/// Cells at the first and the last positions of each axis, in the order of their addresses.
+/// Returns cells at the first and last positions of each axis, in the order of their addresses.
 fn sample(memory: &Memory<'_>, layers_inside: bool, (first, and_last): (u64, bool)) -> Vec<Cell> {
     let few = |extent: u64| {
         let last = (first..extent).next_back().filter(move |_| and_last);
@@ -91,9 +91,9 @@ fn sample(memory: &Memory<'_>, layers_inside: bool, (first, and_last): (u64, boo
     cells
 }
 
-/// Columns of text: cells, and gaps where something is left out.
+/// The columns of a strip: cells, and gaps for cells that are left out.
 struct Strip {
-    /// Whether something is left out before the cell.
+    /// For each cell, whether cells before it are left out.
     gaps: Vec<bool>,
     rows: Vec<Row>,
 }
@@ -142,11 +142,12 @@ impl Strip {
                 Some(at.to_string())
             });
         }
+        // A row with few changes encloses those with more.
         rows.sort_by_key(|row| row.changes);
         Self { gaps, rows }
     }
 
-    /// Columns before the cells, and those of the rows' names.
+    /// Returns the width before the cells, and that of the rows' names.
     fn start(&self) -> (usize, usize) {
         let names = self.rows.iter().map(|row| row.name.chars().count());
         let names = names.max().unwrap_or(0);
@@ -158,7 +159,7 @@ impl Strip {
         rows.map(|row| row.narrowest(&self.gaps)).max().unwrap_or(1)
     }
 
-    /// Columns of all of it.
+    /// Returns the total width in columns.
     fn width(&self) -> usize {
         let gaps = self.gaps.iter().filter(|gap| **gap).count();
         self.start().0 + self.gaps.len() * (self.cell() + 1) + 2 * gaps + 1
@@ -167,7 +168,7 @@ impl Strip {
     fn write(&self, text: &mut String, width: usize) {
         let (start, names) = self.start();
         let cell = self.cell();
-        // As many cells as fit, with a bar before each and after the last.
+        // Counts the cells that fit, with a bar before each and after the last.
         let mut columns = 0;
         let mut used = start + 1;
         for gap in &self.gaps {
@@ -178,17 +179,17 @@ impl Strip {
             columns += 1;
         }
         let cut = columns < self.gaps.len();
-        // Where a row begins anew, so do all that are inside of it.
-        let mut anew = vec![false; columns];
+        // Where a row starts a new label, all rows inside it do, too.
+        let mut restarts = vec![false; columns];
         for (index, row) in self.rows.iter().enumerate() {
             let innermost = index + 1 == self.rows.len();
             let mut line = format!("{INDENT}{:names$} ", row.name);
             let mut room = 0usize;
             let mut before: Option<&Option<String>> = None;
-            for ((label, gap), anew) in row.labels.iter().zip(&self.gaps).zip(&mut anew) {
-                *anew |= before != Some(label);
+            for ((label, gap), restarts) in row.labels.iter().zip(&self.gaps).zip(&mut restarts) {
+                *restarts |= before != Some(label);
                 before = Some(label);
-                let (gap, begins) = (*gap, *anew || (*gap && innermost));
+                let (gap, begins) = (*gap, *restarts || (*gap && innermost));
                 if gap && !begins {
                     room += 2;
                 } else if gap {
@@ -226,7 +227,7 @@ impl Row {
         several.then(|| Self { name: name.to_owned(), labels, changes })
     }
 
-    /// How wide cells have to be for the row's labels.
+    /// Returns the width of cells that the row's labels need.
     fn narrowest(&self, gaps: &[bool]) -> usize {
         let mut widest = 1;
         let mut column = 0;
@@ -237,7 +238,7 @@ impl Row {
             }
             let label = self.labels[column].as_ref().map_or(0, |label| label.chars().count());
             let cells = end - column;
-            // Between the cells of a run there is room for the bars that it does not have.
+            // A run has no bars between its cells, so its label may use their columns.
             widest = widest.max((label + 1).saturating_sub(cells).div_ceil(cells));
             column = end;
         }

@@ -1,4 +1,4 @@
-//! Between agents in two processes on one GPU, beside the same two in memory of the host.
+//! Pulls between agents in two processes on one GPU, compared with the same agents in host memory.
 
 use transload::transfer::Path;
 use transload::transfer::device::Gpu;
@@ -20,13 +20,13 @@ pub(super) fn run(bench: &mut Bench, gpu: &Gpu, mib: u64) {
         let mut on_gpu = Engines::start(&runtime, case, Some(gpu.clone()))?;
         let mut on_host = Engines::start(&runtime, case, None)?;
         let rounds = bench.in_turns(NAME, [&mut || on_gpu.pull(Path::QUIC), &mut || on_host.pull(Path::QUIC)]);
-        bench.tell(rounds.figure(NAME, "GB/s", "host to host", [0, 1]));
+        bench.add(rounds.figure(NAME, "GB/s", "host to host", [0, 1]));
         on_gpu.finish()?;
         on_host.finish()
     });
 }
 
-/// What agents pull: chunks of 512 B, fewer of them where there is less memory.
+/// Returns the case that agents pull: chunks of 512 B, with fewer layers if there is less memory.
 pub(super) fn case(mib: u64) -> Case {
     let layers = (u64::from(SIZES[0].src.layers) * mib / super::FULL).clamp(1, 20) as u32;
     let of = |side: Llama| Llama { layers, ..side };

@@ -1,4 +1,5 @@
-//! Over the bus: gathered and scattered by few multiprocessors, carried by copy engines, beside one copy of as many bytes.
+//! Transfers over the bus, gathered and scattered by few multiprocessors and carried by copy engines, compared with one
+//! copy of as many bytes.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use crate::commands::bench::course::timed;
 use crate::failure::Failure;
 use crate::show::number::gigabytes_per_second;
 
-/// Where the streams begin: what is behind a header begins at no multiple of 16, and what a network delivers at any position.
+/// The start positions of the streams: data after a header is not aligned to 16 bytes, and a network delivers data at
+/// any position.
 const POSITIONS: [(u64, &str); 3] = [(0, ""), (8, ", from position 8"), (1402, ", from position 1402")];
 
 pub(super) const CASES: usize = POSITIONS.len();
@@ -29,6 +31,7 @@ fn from(bench: &mut Bench, ground: &mut Ground, name: &str, begin: u64, position
     let Ground { gpu, meter, source, destination, .. } = &*ground;
     let bytes = program.bytes() - begin;
     let pinned = || PinnedMemory::allocate(gpu, bytes as usize);
+    // Several of the functions below need the buffers mutably, though never at the same time.
     let (out, back) = (RefCell::new(pinned()?), RefCell::new(pinned()?));
     let rate = |took: Duration| gigabytes_per_second(bytes, took);
     let both = || -> Result<Duration, DeviceError> {
@@ -63,7 +66,7 @@ fn from(bench: &mut Bench, ground: &mut Ground, name: &str, begin: u64, position
         ("both at once", "one copy each way", [4, 5]),
     ] {
         let name = format!("{name}, runs of 512 B{position}");
-        bench.tell(rounds.figure(name, "GB/s", baseline, which));
+        bench.add(rounds.figure(name, "GB/s", baseline, which));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What all copies are measured on: memory of the GPU full of random bytes, and what has to come of them.
+//! The memory on which all copies are measured, and the expected results.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +12,19 @@ use crate::commands::engines::broken;
 use crate::commands::random::Random;
 use crate::failure::Failure;
 
-/// Two memories of the GPU, and three of the host.
+/// Two memories of the GPU and three of the host, with random contents.
 pub(super) struct Ground {
     pub(super) gpu: Gpu,
     pub(super) meter: Meter,
     pub(super) bytes: u64,
-    /// The same random bytes in both.
+    /// Has the same random bytes as `random`.
     pub(super) source: DeviceMemory,
     random: Memory,
     pub(super) destination: DeviceMemory,
-    /// What the host makes of them, and what was found.
+    /// The host's result of a program, followed by the result to compare with it.
     expected: Memory,
     found: Memory,
-    /// The lengths of runs whose programs were checked, and which ways of each are wrong, and why.
+    /// The ways that failed the check and the reasons, by run length; contains each length that was checked.
     wrong: BTreeMap<u64, Vec<(Way, String)>>,
 }
 
@@ -48,8 +48,8 @@ impl Ground {
         Ok(ground)
     }
 
-    /// The [program of such runs](transposing), where those ways have moved every byte of it right. All ways are checked the first time:
-    /// `tell` hears of each that has not.
+    /// Returns the [program with this run length](transposing) if these ways have moved every byte of it correctly. All
+    /// ways are checked the first time, and `tell` is called for each that failed.
     pub(super) fn proven(
         &mut self,
         run: u64,
@@ -69,7 +69,7 @@ impl Ground {
         }
     }
 
-    /// Runs a program each way, and gives those that are wrong, and why.
+    /// Runs a program each way. Returns the ways with a wrong result, and the reasons.
     fn check(&self, program: &Program) -> Result<Vec<(Way, String)>, Failure> {
         fill(&self.expected, self.bytes, 2)?;
         on_the_host(program, &self.random, &self.expected, &CopyOptions::default()).map_err(broken)?;
@@ -78,7 +78,7 @@ impl Ground {
         Ok(wrong.collect())
     }
 
-    /// Runs a program over bytes that nothing else is to be written over, and compares every byte with what the host makes of it.
+    /// Runs a program over memory with a known background, and compares every byte with the host's result.
     fn check_way(&self, way: Way, program: &Program) -> Result<(), Failure> {
         let Self { source, random, destination, found, .. } = self;
         let (options, all) = (CopyOptions::default(), whole(self.bytes));
@@ -101,7 +101,7 @@ impl Ground {
     }
 }
 
-/// How the bytes of a program go.
+/// The way in which a program's bytes are moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     ToHost,
@@ -121,7 +121,7 @@ impl Way {
     }
 }
 
-/// Fails where two memories of the host differ.
+/// Fails if two host memories differ.
 pub(super) fn same(expected: &Memory, found: &Memory, bytes: u64, what: &str) -> Result<(), Failure> {
     let (mut right, mut read) = (vec![0; STEP], vec![0; STEP]);
     for start in (0..bytes).step_by(STEP) {
@@ -136,10 +136,10 @@ pub(super) fn same(expected: &Memory, found: &Memory, bytes: u64, what: &str) ->
     Ok(())
 }
 
-/// Bytes that are written or compared at a time.
+/// The bytes that are written or compared at a time.
 const STEP: usize = 1 << 20;
 
-/// Random bytes that a seed decides.
+/// Fills memory with random bytes determined by a seed.
 pub(super) fn fill(memory: &Memory, bytes: u64, seed: u64) -> Result<(), Failure> {
     let mut random = Random::new(seed);
     let mut step = vec![0; STEP];
@@ -153,7 +153,7 @@ pub(super) fn fill(memory: &Memory, bytes: u64, seed: u64) -> Result<(), Failure
     Ok(())
 }
 
-/// The program that copies so many bytes as they lie.
+/// Returns the program that copies this many contiguous bytes.
 pub(super) fn whole(bytes: u64) -> Program {
     Program {
         nests: vec![Nest { loops: Default::default(), run: bytes }],
@@ -161,8 +161,8 @@ pub(super) fn whole(bytes: u64) -> Program {
     }
 }
 
-/// A program whose runs are all of one length, as many as fill both sides: blocks that are scattered over the
-/// pool, in each of which tokens and heads change places, as from NHD to HND.
+/// Returns a program whose runs all have one length and fill both sides: blocks scattered over the pool, in each of
+/// which tokens and heads swap places, as from NHD to HND.
 pub(super) fn transposing(run: u64, bytes: u64) -> Program {
     let (mut tokens, mut heads) = (16, 8);
     while run * tokens * heads > bytes && tokens > 1 {
@@ -175,12 +175,12 @@ pub(super) fn transposing(run: u64, bytes: u64) -> Program {
     let count = (bytes / block) as u32;
     let mut random = Random::new(run);
     let (from, to) = (random.blocks(count, count), random.blocks(count, count));
-    let place = |(from, to): (u32, u32)| Placed { nest: 0, src: u64::from(from) * block, dst: u64::from(to) * block };
+    let placed = |(from, to): (u32, u32)| Placed { nest: 0, src: u64::from(from) * block, dst: u64::from(to) * block };
     let token = Loop { count: tokens, src: heads * run, dst: run };
     let head = Loop { count: heads, src: run, dst: tokens * run };
     Program {
         nests: vec![Nest { loops: [token, head].into_iter().collect(), run }],
-        placed: from.into_iter().zip(to).map(place).collect(),
+        placed: from.into_iter().zip(to).map(placed).collect(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `bench gpu`: what one GPU does beside what it can do, and beside what others have it do.
+//! `bench gpu`: the copies of one GPU, compared with its plain copies and with other methods.
 
 mod agents;
 mod bus;
@@ -43,7 +43,7 @@ pub(super) struct Args {
     out: Option<PathBuf>,
 }
 
-/// Megabytes with which the working set is over 1 GiB, and that blocks of 128 MiB divide.
+/// The default size in MiB: the working set exceeds 1 GiB, and blocks of 128 MiB divide it.
 const FULL: u64 = 640;
 
 pub(super) fn run(args: &Args, effort: Effort) -> Result<(Vec<Figure>, Vec<String>), Failure> {
@@ -60,7 +60,7 @@ pub(super) fn run(args: &Args, effort: Effort) -> Result<(Vec<Figure>, Vec<Strin
     };
     bench.course.prepare("memory");
     let mut ground = Ground::new(&gpu, args.mib << 20)?;
-    // What needs the least of a driver comes first, and what others have a part in last.
+    // Cases that need the least of the driver run first, and those that involve other libraries last.
     bus::run(&mut bench, &mut ground);
     small::waiting(&mut bench, &ground);
     ring::slots(&mut bench, &mut ground);
@@ -79,7 +79,7 @@ fn create(path: &Path) -> Result<File, Failure> {
     })
 }
 
-/// A bench on its way: each figure is told as soon as it is there, and what fails leaves the rest.
+/// A running bench. Each figure is written at once, and a failed case does not stop the others.
 struct Bench {
     course: Course,
     out: Option<File>,
@@ -87,30 +87,31 @@ struct Bench {
     notes: Vec<String>,
 }
 
-/// What was measured in turns, and why some of it was not.
+/// The values of an interleaved measurement, and the errors of functions that failed.
 struct Rounds<const N: usize> {
     values: Vec<[f64; N]>,
     errors: [Option<String>; N],
 }
 
 impl Bench {
-    /// Goes through a case, which becomes a figure of its name with an error where it cannot be measured.
+    /// Runs a case. A failure becomes a figure with the case's name and an error.
     fn case(&mut self, name: &str, measure: impl FnOnce(&mut Self) -> Result<(), Failure>) {
         self.course.prepare(name);
         if let Err(failure) = measure(self) {
-            self.tell(Figure::failed(name, failure.wrong()));
+            self.add(Figure::failed(name, failure.wrong()));
         }
     }
 
-    /// A program of such runs that goes those ways right. Each way that is wrong becomes a figure with an error.
+    /// Returns a program with this run length that these ways execute correctly. Each way that fails becomes a figure
+    /// with an error.
     fn proven(&mut self, ground: &mut Ground, run: u64, ways: &[Way]) -> Result<Program, Failure> {
         ground.proven(run, ways, |way, why| {
             let name = format!("runs of {run} B, {}", way.name());
-            self.tell(Figure::failed(name, why.to_owned()));
+            self.add(Figure::failed(name, why.to_owned()));
         })
     }
 
-    /// Measures several things in turns. One that fails is not tried again.
+    /// Measures several functions in alternation. One that fails is not called again.
     fn in_turns<const N: usize>(
         &mut self,
         name: &str,
@@ -139,8 +140,8 @@ impl Bench {
         Rounds { values, errors }
     }
 
-    /// Adds a figure, and tells it at once.
-    fn tell(&mut self, figure: Figure) {
+    /// Adds a figure and writes it to the output at once.
+    fn add(&mut self, figure: Figure) {
         if let Some(out) = &mut self.out {
             let line = serde_json::to_string(&figure).unwrap_or_default();
             if let Err(error) = writeln!(out, "{line}") {
@@ -153,7 +154,7 @@ impl Bench {
 }
 
 impl<const N: usize> Rounds<N> {
-    /// One of them beside another.
+    /// Returns the figure of one measurement with another one as its baseline.
     fn figure(
         &self,
         name: impl Into<String>,

@@ -19,13 +19,13 @@ use crate::show::number::gigabytes_per_second;
 
 pub(super) const CASES: usize = RUNS.len() + 2;
 
-/// Lengths of runs, and how they are called.
+/// The lengths of runs, with their names.
 const RUNS: [(u64, &str); 4] = [(64, "64 B"), (512, "512 B"), (8 << 10, "8 KiB"), (1 << 20, "1 MiB")];
 
-/// Descriptors that the driver is given at once: it takes about half a microsecond for each.
+/// The most descriptors passed to the driver at once; it takes about half a microsecond for each.
 const DESCRIPTORS: usize = 1 << 18;
 
-/// What one copy of the driver is called beside ours.
+/// The name of the baseline that is one copy of the driver.
 const ONE: &str = "one device copy";
 
 pub(super) fn by_run(bench: &mut Bench, ground: &mut Ground) {
@@ -49,18 +49,18 @@ fn of_runs(bench: &mut Bench, ground: &mut Ground, name: &str, run: u64) -> Resu
             &mut || Ok(rate(bytes, meter.one_copy(source, destination, bytes)?.doing)),
             &mut || {
                 let took = meter.chunk_copies(&mut chunks)?;
-                // The slower of submitting and doing is what a user waits for.
+                // A user waits for the slower of submission and execution.
                 Ok(rate(listed, took.doing.max(took.submitting)))
             },
         ],
     );
-    bench.tell(rounds.figure(name, "GB/s", ONE, [0, 1]));
+    bench.add(rounds.figure(name, "GB/s", ONE, [0, 1]));
     let others = format!("a descriptor a chunk ({})", chunks.copied_by());
-    bench.tell(rounds.figure(name, "GB/s", others, [0, 2]));
+    bench.add(rounds.figure(name, "GB/s", others, [0, 2]));
     Ok(())
 }
 
-/// One route of the canonical case, in several places in turns, so that no cache has what it needs.
+/// Measures one route of the canonical case, alternating between several pairs of memories so that no cache helps.
 pub(super) fn canonical(bench: &mut Bench, gpu: &Gpu, mib: u64) {
     let layers = (u64::from(CANONICAL.src.layers) * mib / super::FULL).clamp(1, 80) as u32;
     let name = match layers {
@@ -99,11 +99,11 @@ fn one_route(bench: &mut Bench, gpu: &Gpu, name: &str, layers: u32) -> Result<()
             Ok(us(meter.one_copy(from, to, bytes)?.doing))
         }],
     );
-    bench.tell(rounds.figure(name, "us", ONE, [0, 1]));
+    bench.add(rounds.figure(name, "us", ONE, [0, 1]));
     Ok(())
 }
 
-/// Pairs of memories of over 1 GiB together for the whole case, in the last of which the program was checked.
+/// Returns pairs of memories that exceed 1 GiB together in the full case. The program was checked in the last pair.
 fn check_places(gpu: &Gpu, program: &Program, [from, to]: [u64; 2]) -> Result<Vec<[DeviceMemory; 2]>, Failure> {
     const PLACES: usize = 4;
     let device = |bytes: u64| DeviceMemory::allocate(gpu, &[bytes as usize]);

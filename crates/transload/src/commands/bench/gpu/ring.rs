@@ -1,4 +1,5 @@
-//! Between two agents of one process over a ring in device memory, beside the same copies without sums and agents.
+//! Pulls between two agents of one process over a ring in device memory, compared with the same copies without
+//! checksums and agents.
 
 use std::time::Duration;
 
@@ -14,10 +15,10 @@ use crate::show::number::gigabytes_per_second;
 
 pub(super) const CASES: usize = 2;
 
-/// Decides contents and block tables.
+/// The seed of contents and block tables.
 const SEED: u64 = 1;
 
-/// Measures slots alone, without sums and agents.
+/// Measures copies through slots alone, without checksums and agents.
 pub(super) fn slots(bench: &mut Bench, ground: &mut Ground) {
     const NAME: &str = "through its slots without sums, runs of 512 B";
     bench.case(NAME, |bench| {
@@ -32,12 +33,12 @@ pub(super) fn slots(bench: &mut Bench, ground: &mut Ground) {
                 Ok(rate(meter.one_copy(source, destination, bytes)?.doing))
             }],
         );
-        bench.tell(rounds.figure(NAME, "GB/s", "one device copy", [0, 1]));
+        bench.add(rounds.figure(NAME, "GB/s", "one device copy", [0, 1]));
         Ok(())
     });
 }
 
-/// A pull, beside the same bytes of the same routes through slots alone.
+/// Measures a pull, compared with the same routes through slots alone.
 pub(super) fn agents(bench: &mut Bench, gpu: &Gpu, mib: u64) {
     const NAME: &str = "a ring in device memory, runs of 512 B";
     bench.case(NAME, |bench| {
@@ -68,7 +69,7 @@ pub(super) fn agents(bench: &mut Bench, gpu: &Gpu, mib: u64) {
             ],
         );
         let slots = "its routes through such slots, without sums and agents";
-        bench.tell(rounds.figure(NAME, "GB/s", slots, [0, 1]));
+        bench.add(rounds.figure(NAME, "GB/s", slots, [0, 1]));
         runtime.block_on(agents.finish())
     });
 }

@@ -1,4 +1,4 @@
-//! What is short: submitting, the first piece behind a mark, loading the kernels.
+//! Short operations: submission, the first piece after a mark, and loading the kernels.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -13,10 +13,10 @@ pub(super) const CASES: usize = RUNS.len() + 2;
 
 const RUNS: [(u64, &str); 2] = [(512, "512 B"), (1 << 20, "1 MiB")];
 
-/// Bytes of the piece that is waited for.
+/// The size of the piece in bytes.
 const PIECE: u64 = 1 << 20;
 
-/// Measures the first piece behind a mark, and loading.
+/// Measures the time from a mark to the first piece, and the time to load the kernels.
 pub(super) fn waiting(bench: &mut Bench, ground: &Ground) {
     const MARK: &str = "from a mark to its first piece of 1 MiB in pinned memory";
     bench.case(MARK, |bench| behind_a_mark(bench, ground, MARK));
@@ -27,12 +27,12 @@ pub(super) fn waiting(bench: &mut Bench, ground: &Ground) {
             LOADING,
             [&mut || Ok(ms(ground.meter.load_kernels(true)?)), &mut || Ok(ms(ground.meter.load_kernels(false)?))],
         );
-        bench.tell(rounds.figure(LOADING, "ms", "loading it again", [0, 1]));
+        bench.add(rounds.figure(LOADING, "ms", "loading it again", [0, 1]));
         Ok(())
     });
 }
 
-/// The processor's time for 16 MiB, within the GPU and to the host.
+/// Measures the processor's time to submit 16 MiB, within the GPU and to the host.
 pub(super) fn submitting(bench: &mut Bench, ground: &mut Ground) {
     for (run, called) in RUNS {
         let name = format!("submitting, runs of {called}");
@@ -58,7 +58,7 @@ fn submitting_runs(bench: &mut Bench, ground: &mut Ground, name: &str, run: u64,
     let others = format!("a descriptor a chunk ({})", chunks.copied_by());
     for (what, which) in [("within the GPU", [0, 2]), ("to the host", [1, 2])] {
         let name = format!("submitting {mib} MiB {what}, runs of {called}");
-        bench.tell(rounds.figure(name, "us", &others, which));
+        bench.add(rounds.figure(name, "us", &others, which));
     }
     Ok(())
 }
@@ -77,7 +77,7 @@ fn behind_a_mark(bench: &mut Bench, ground: &Ground, name: &str) -> Result<(), F
             &mut || Ok(us(meter.one_crossing(source, &mut pinned, PIECE, true)?.doing)),
         ],
     );
-    bench.tell(rounds.figure(name, "us", "one copy of 1 MiB", [0, 1]));
+    bench.add(rounds.figure(name, "us", "one copy of 1 MiB", [0, 1]));
     Ok(())
 }
 

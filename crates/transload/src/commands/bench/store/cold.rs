@@ -1,4 +1,4 @@
-//! Reads that have to come from the disk.
+//! Makes reads come from the disk.
 
 use std::fs::{self, File};
 use std::io;
@@ -6,8 +6,7 @@ use std::path::Path;
 
 use rustix::fs::{Advice, fadvise, syncfs};
 
-/// Sends what is written and not yet there to the disk, and then everything in a folder out of the page
-/// cache, so that reading it next reads the disk.
+/// Flushes a folder to the disk and evicts it from the page cache, so that the next read comes from the disk.
 pub(super) fn make_cold(folder: &Path) -> io::Result<()> {
     syncfs(File::open(folder)?)?;
     evict(folder)

@@ -1,4 +1,4 @@
-//! `file`, beside a program that keeps the same bytes in plain files, as durably.
+//! Benchmarks of `file`, compared with a program that stores the same bytes in plain files equally durably.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -17,10 +17,10 @@ use crate::commands::bench::measure::Figure;
 use crate::failure::Failure;
 use crate::show::number::gigabytes_per_second;
 
-/// Cases of the course: put, get, warm save, publish.
+/// The number of cases: put, get, warm save, publish.
 pub(super) const CASES: usize = 4;
 
-/// A save of llama.cpp's size in the published figures: 96 chunks of 1 MiB.
+/// A save of the size in llama.cpp's published figures: 96 chunks of 1 MiB.
 const COUNT: usize = 96;
 const CHUNK: usize = 1 << 20;
 
@@ -49,6 +49,7 @@ pub(super) fn run(course: &mut Course, dir: &Path) -> Result<(Vec<Figure>, Vec<S
         Figure::new(get, "GB/s", "a file a chunk", &rounds, [0, 1]),
         Figure::new(get, "GB/s", "one file", &rounds, [0, 2]),
     ]);
+    // The measured reads do not compare bytes.
     store.check(&chunks)?;
 
     let warm = "file, save 96 MiB that is there";
@@ -73,7 +74,7 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// A store, anew in each round of puts.
+/// A store that is created again in each round of puts.
 struct Stored<'a> {
     at: PathBuf,
     keys: &'a [ChunkHash],
@@ -85,12 +86,12 @@ impl<'a> Stored<'a> {
         Self { at: here.path().join("store"), keys, manifest: manifest(keys) }
     }
 
-    /// Opens the store without the environment's settings, which may have a cap or another backend.
+    /// Opens the store without the environment's settings, which may set a cap or another backend.
     fn open(&self) -> Result<FileStore, Failure> {
         FileStore::open(&self.at, FileOptions::default()).map_err(failed)
     }
 
-    /// Saves chunks, and the manifest that makes all of it durable. Returns GB/s.
+    /// Saves chunks and the manifest that makes them durable. Returns GB/s.
     fn put(&self, chunks: &Chunks) -> Result<f64, Failure> {
         remove(&self.at)?;
         let store = self.open()?;
@@ -99,7 +100,7 @@ impl<'a> Stored<'a> {
         Ok(gigabytes_per_second(chunks.len(), time))
     }
 
-    /// Saves the same once more. Returns milliseconds.
+    /// Saves the same chunks again. Returns milliseconds.
     fn save_again(&self, chunks: &Chunks) -> Result<f64, Failure> {
         let store = self.open()?;
         let (done, time) = timed(|| self.save(&store, chunks, Put::AlreadyThere));
@@ -120,7 +121,7 @@ impl<'a> Stored<'a> {
         store.put_manifest(&name, &self.manifest).map_err(failed)
     }
 
-    /// Reads all chunks, none of them in the page cache, through a handle that knows nothing yet.
+    /// Reads all chunks from the disk through a new handle. Returns GB/s.
     fn get(&self, chunks: &Chunks) -> Result<f64, Failure> {
         let store = self.open()?;
         make_cold(&self.at).map_err(refused("emptying the page cache"))?;
@@ -146,11 +147,11 @@ impl<'a> Stored<'a> {
         Ok(())
     }
 
-    /// A small manifest anew, with nothing put before. In milliseconds.
+    /// Publishes a small manifest without new chunks. Returns milliseconds.
     fn publish(&self) -> Result<f64, Failure> {
         let store = self.open()?;
         let name = name("small")?;
-        // The first one of a handle may set up what later ones use.
+        // The first manifest of a handle may set up state for later ones.
         store.put_manifest(&name, b"first").map_err(failed)?;
         let (done, time) = timed(|| store.put_manifest(&name, &self.manifest));
         done.map_err(failed)?;
@@ -158,7 +159,7 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// The same bytes in files.
+/// The same bytes in plain files.
 struct Plain {
     each: PathBuf,
     one: PathBuf,
@@ -169,7 +170,7 @@ impl Plain {
         Self { each: here.path().join("each"), one: here.path().join("one") }
     }
 
-    /// A file a chunk, each flushed, and then their folder. In GB/s.
+    /// Writes a file for each chunk and flushes each, then their folder. Returns GB/s.
     fn write(&self, chunks: &Chunks) -> Result<f64, Failure> {
         remove(&self.each)?;
         fs::create_dir(&self.each).map_err(refused("a folder"))?;
@@ -185,7 +186,8 @@ impl Plain {
         Ok(gigabytes_per_second(chunks.len(), time))
     }
 
-    /// All of it in one file, flushed once, and then its folder: nothing durable can do less.
+    /// Writes everything into one file and flushes it once, then its folder: the least work for durable data. Returns
+    /// GB/s.
     fn write_one(&self, chunks: &Chunks) -> Result<f64, Failure> {
         remove(&self.one)?;
         fs::create_dir(&self.one).map_err(refused("a folder"))?;
@@ -201,7 +203,7 @@ impl Plain {
         Ok(gigabytes_per_second(chunks.len(), time))
     }
 
-    /// Each file into memory of its own, as a store gives chunks.
+    /// Reads each file into its own memory, as a store returns chunks. Returns GB/s.
     fn read(&self) -> Result<f64, Failure> {
         make_cold(&self.each).map_err(refused("emptying the page cache"))?;
         let (read, time) = timed(|| {
@@ -226,7 +228,8 @@ impl Plain {
         Ok(gigabytes_per_second(read.map_err(refused("a plain file"))?, time))
     }
 
-    /// A new file of 4 KiB, flushed: one fsync that the file system's own records are part of. In milliseconds.
+    /// Writes and flushes a new file of 4 KiB: one fsync that includes the file system's own records. Returns
+    /// milliseconds.
     fn flush_new(&self) -> Result<f64, Failure> {
         let path = self.one.join("new");
         let (done, time) = timed(|| {
@@ -238,7 +241,7 @@ impl Plain {
         Ok(milliseconds(time))
     }
 
-    /// 4 KiB over what a file holds at `at`, flushed: the least that one fsync takes. In milliseconds.
+    /// Overwrites and flushes 4 KiB of a file at `at`: the shortest possible fsync. Returns milliseconds.
     fn flush_one(&self, at: usize) -> Result<f64, Failure> {
         let all = OpenOptions::new().write(true).open(self.one.join("all"));
         let file = all.map_err(refused("a plain file"))?;
@@ -251,7 +254,7 @@ impl Plain {
     }
 }
 
-/// A folder of an earlier round.
+/// Removes the folder of an earlier round, if there is one.
 fn remove(folder: &Path) -> Result<(), Failure> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(refused(folder.display())(error)),

@@ -1,4 +1,4 @@
-//! `bench store`: the backends of this build, each beside a plain program that moves the same bytes.
+//! `bench store`: the backends of this build, each compared with a plain program that moves the same bytes.
 
 mod cold;
 mod file;
@@ -31,7 +31,7 @@ pub(super) struct Args {
     redis: Option<String>,
 }
 
-/// What was measured, and what was not, with the reason.
+/// The figures, and notes on what was not measured and why.
 pub(super) struct Measured {
     pub(super) figures: Vec<Figure>,
     pub(super) notes: Vec<String>,
@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args, effort: Effort) -> Result<Measured, Failure> {
     };
     match server {
         Ok(server) => {
-            notes.push(server.told());
+            notes.push(server.description());
             figures.extend(redis::run(&mut course, &server)?);
             let (figure, note) = prefix::run(&mut course, &server)?;
             figures.extend(figure);
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args, effort: Effort) -> Result<Measured, Failure> {
     Ok(Measured { figures, notes })
 }
 
-/// Bytes that no disk can compress, and keys that nothing had before.
+/// Incompressible bytes with new keys.
 struct Chunks {
     bytes: Vec<u8>,
     chunk: usize,
@@ -67,7 +67,7 @@ struct Chunks {
 }
 
 impl Chunks {
-    /// So many chunks of so many bytes.
+    /// Creates `count` chunks of `chunk` bytes each.
     fn new(count: usize, chunk: usize) -> Self {
         let mut random = Random::new(std::process::id().into());
         let mut bytes = Vec::with_capacity(count * chunk);
@@ -85,7 +85,8 @@ impl Chunks {
         self.bytes.len() as u64
     }
 
-    /// A key for each chunk. They are no hashes of it: hashing is the consumer's work, and no store does it.
+    /// Returns a random key for each chunk. Keys are not hashes of the chunks: hashing is the consumer's work, and no
+    /// store does it.
     fn keys(&mut self) -> Vec<ChunkHash> {
         let count = self.bytes.len() / self.chunk;
         let key = |random: &mut Random| {
@@ -115,13 +116,13 @@ fn failed(error: StoreError) -> Failure {
     )
 }
 
-/// What a plain program is refused.
+/// Returns the failure of a plain program's operation.
 fn refused<E: std::fmt::Display>(what: impl std::fmt::Display) -> impl FnOnce(E) -> Failure {
     let what = what.to_string();
     move |error| Failure::no(format!("{what}: {error}"), "is there room, and may you write there?")
 }
 
-/// What was stored is what is read.
+/// Checks that a read returned what was stored.
 fn same(read: Option<&[u8]>, stored: &[u8]) -> Result<(), Failure> {
     match read == Some(stored) {
         true => Ok(()),

@@ -1,4 +1,4 @@
-//! The longest saved prefix of a long prompt, beside getting as many values by one command.
+//! Benchmark: finding the longest saved prefix of a long prompt, compared with getting as many values by one command.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use crate::failure::{Failure, chain};
 
 pub(super) const CASES: usize = 1;
 
-/// 128 K tokens: 512 token chunks.
+/// The prompt's length: 512 token chunks.
 const TOKENS: u32 = 128 << 10;
 
-/// A model whose cache is small, since only its names are looked for: 8 heads on two layers.
+/// A model with a small cache, since only names are looked up: 8 heads on two layers.
 const MODEL: Llama = Llama {
     name: "saver",
     model: "small",
@@ -56,7 +56,7 @@ pub(super) fn run(course: &mut Course, server: &Server) -> Result<(Vec<Figure>, 
         }
     };
     let mut plain = server.connect()?;
-    // As many values of the length that a root has.
+    // As many plain values, each as long as a root's manifest.
     let values: Vec<String> = (0..TOKENS / TOKEN_CHUNK as u32).map(|n| format!("plain:{n}")).collect();
     let root = archive.keys(&prompt)[1].root_name();
     let root = store.get_manifest(&root).map_err(failed)?.unwrap_or_default();

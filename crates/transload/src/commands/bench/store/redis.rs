@@ -1,4 +1,4 @@
-//! `redis`, beside the client library that it is made with, used for the same bytes in pipelines.
+//! Benchmarks of `redis`, compared with pipelines of the client library that it is built on.
 
 use redis::{Connection, pipe};
 use transload::store::backend::redis::RedisStore;
@@ -11,14 +11,14 @@ use crate::commands::bench::measure::Figure;
 use crate::failure::Failure;
 use crate::show::number::gigabytes_per_second;
 
-/// Cases of the course: put and get.
+/// The number of cases: put and get.
 pub(super) const CASES: usize = 2;
 
 /// 16 MiB, in chunks of 256 KiB.
 const COUNT: usize = 64;
 const CHUNK: usize = 256 << 10;
 
-/// Commands of one pipeline of the plain client: 8 MiB, as a client does that has to bound its memory.
+/// The commands of one pipeline of the plain client: 8 MiB, as for a client that has to bound its memory.
 const PIPELINE: usize = 32;
 
 pub(super) fn run(course: &mut Course, server: &Server) -> Result<Vec<Figure>, Failure> {
@@ -82,7 +82,7 @@ pub(super) fn run(course: &mut Course, server: &Server) -> Result<Vec<Figure>, F
         }
         redis::RedisResult::Ok(values)
     };
-    // A connection each for all rounds: windows of a new one are small.
+    // One connection each for all rounds, since the TCP windows of a new one are small.
     let store = connected(server)?;
     let rounds = course.in_turns::<Failure, 2>(
         get,
@@ -109,7 +109,7 @@ pub(super) fn run(course: &mut Course, server: &Server) -> Result<Vec<Figure>, F
     Ok(figures)
 }
 
-/// A handle that knows nothing of earlier rounds, and has its connection.
+/// Opens a connected handle without any state of earlier rounds.
 fn connected(server: &Server) -> Result<RedisStore, Failure> {
     let store = server.open()?;
     store.get_manifest(&name("none")?).map_err(failed)?;

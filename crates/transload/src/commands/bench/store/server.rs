@@ -1,4 +1,4 @@
-//! A Redis server to measure on: one of the user's, or one that is started for it.
+//! The Redis server for a bench: one of the user's, or one that is started for the bench.
 
 use std::env;
 use std::net::{Ipv4Addr, TcpListener};
@@ -13,32 +13,32 @@ use transload::store::backend::redis::{RedisOptions, RedisStore};
 use super::{failed, refused};
 use crate::failure::Failure;
 
-/// How long a server may take to start, and to answer.
+/// The time limit for a server's start and for its answers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A server with an empty database.
 pub(super) struct Server {
     pub(super) uri: String,
     client: Client,
-    /// For the backend. The password of the environment is for a server that the user named.
+    /// Options for the backend. The password in the environment is for a server that the user named.
     options: RedisOptions,
-    /// The process and its folder, where it is ours; the process ends first.
+    /// The process and folder of a server that we started. The process is dropped first.
     started: Option<(Process, TempDir)>,
 }
 
-/// Ends with its owner.
+/// A process that is killed when this is dropped.
 struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It has nothing that is worth saving.
+        // Its data is not needed any more.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
 impl Server {
-    /// One that the user named.
+    /// Uses a server that the user named. Its database has to be empty.
     pub(super) fn named(uri: &str) -> Result<Self, Failure> {
         let wrong = |why: String| {
             Failure::input(
@@ -65,7 +65,7 @@ impl Server {
         }
     }
 
-    /// One of our own, or why there is none.
+    /// Starts a server. Returns a reason if there is no program for it or it does not start.
     pub(super) fn started() -> Result<Result<Self, String>, Failure> {
         let found = ["redis-server", "valkey-server"].iter().find_map(|name| {
             let path = env::var_os("PATH")?;
@@ -76,6 +76,7 @@ impl Server {
             return Ok(Err(why.to_owned()));
         };
         let folder = TempDir::new().map_err(refused("a folder"))?;
+        // Redis cannot choose a free port itself: port 0 turns TCP off.
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .and_then(|free| free.local_addr())
             .map_err(refused("a free port"))?
@@ -110,13 +111,13 @@ impl Server {
         }
     }
 
-    /// A handle of the backend.
+    /// Opens the backend.
     pub(super) fn open(&self) -> Result<RedisStore, Failure> {
         let uri = self.uri.parse().map_err(refused(&self.uri))?;
         RedisStore::open(&uri, self.options.clone()).map_err(failed)
     }
 
-    /// A plain client of it.
+    /// Connects a plain client.
     pub(super) fn connect(&self) -> Result<Connection, Failure> {
         self.try_connect().map_err(refused(&self.uri))
     }
@@ -128,14 +129,14 @@ impl Server {
         Ok(connection)
     }
 
-    /// Empties its database.
+    /// Empties the database.
     pub(super) fn clear(&self) -> Result<(), Failure> {
         let flushed = cmd("FLUSHDB").exec(&mut self.connect()?);
         flushed.map_err(refused(&self.uri))
     }
 
-    /// What it is.
-    pub(super) fn told(&self) -> String {
+    /// Describes the server in a note.
+    pub(super) fn description(&self) -> String {
         match &self.started {
             Some((Process(child), _)) => {
                 format!("redis: {}, started for this bench without persistence (process {})", self.uri, child.id())

@@ -1,4 +1,4 @@
-//! Restoring a prompt from memory, from files that the page cache has, and from the second of two tiers.
+//! Benchmarks of restoring a prompt: from memory, from files in the page cache, and from the second of two tiers.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -22,12 +22,12 @@ use crate::commands::shapes::Llama;
 use crate::failure::Failure;
 use crate::show::number::gigabytes_per_second;
 
-/// Cases of the course: memory, files, the second tier.
+/// The number of cases: memory, files, the second tier.
 pub(super) const CASES: usize = 3;
 
 const TOKENS: u32 = 1024;
 
-/// 128 MiB for these tokens: the cache of a small model.
+/// A small model, whose cache takes 128 MiB for these tokens.
 const MODEL: Llama = Llama {
     name: "restorer",
     model: "restored",
@@ -74,6 +74,7 @@ pub(super) fn run(course: &mut Course, dir: &Path) -> Result<Vec<Figure>, Failur
         read.map_err(refused(plain.display()))?;
         Ok(gigabytes_per_second(bytes, time))
     };
+    // Each round opens the store again, so that a handle has nothing cached.
     let rounds = course.in_turns(warm, [&mut || prompt.restore(&file()?), &mut read])?;
     figures.push(Figure::new(warm, "GB/s", "one file, one read", &rounds, [0, 1]));
 
@@ -89,11 +90,11 @@ pub(super) fn run(course: &mut Course, dir: &Path) -> Result<Vec<Figure>, Failur
     Ok(figures)
 }
 
-/// A prompt, and a cache for it.
+/// A prompt and its cache.
 struct Prompted {
     deployment: transload::layout::Deployment,
     tokens: Vec<u32>,
-    /// Of the cache: nothing in it is there twice.
+    /// The cache's contents, in which nothing occurs twice.
     content: Vec<u8>,
     caches: [Memory; 1],
 }
@@ -129,7 +130,7 @@ impl Prompted {
         Tables(vec![BlockTable::Identity])
     }
 
-    /// Finds the prompt and restores all of it. In GB/s.
+    /// Finds the prompt and restores all of it. Returns GB/s.
     fn restore(&self, store: &Arc<dyn Backend>) -> Result<f64, Failure> {
         let archive = self.archive(store)?;
         let rank = archive.rank(&self.deployment, Rank(0)).map_err(unkept)?;

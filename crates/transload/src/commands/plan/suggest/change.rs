@@ -1,12 +1,12 @@
-//! What one side could do otherwise: another order, block size or layout of convolutions.
+//! Possible changes of one side: another order, block size or layout of convolutions.
 
 use serde::Serialize;
 use transload::layout::document::{Document, GroupDocument};
 use transload::layout::spec::ConvLayout;
 use transload::layout::{Order, Spec};
 
-/// The orders that engines have, the most familiar first, and which can do them: vLLM 0.32 with the attention
-/// backends that declare them, and SGLang's pools of keys and of values.
+/// The orders that engines support, the most familiar first, with the engines: vLLM 0.32 with the attention backends
+/// that declare them, and SGLang's pools of keys and of values.
 pub(super) const ORDERS: [(&str, &str); 8] = [
     ("LBSHC", "vLLM (FlashAttention, Triton, FlashInfer before SM100, FlexAttention)"),
     ("LBHSC", "vLLM (FlashAttention, Triton, FlashInfer, CPU)"),
@@ -18,32 +18,32 @@ pub(super) const ORDERS: [(&str, &str); 8] = [
     ("KLBSHD", "SGLang"),
 ];
 
-/// What one side does otherwise.
+/// A change of one side.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct Change {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) order: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) block_size: Option<u64>,
-    /// As the other side has it.
+    /// The layout of the other side.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) conv_layout: Option<&'static str>,
 }
 
 impl Change {
-    /// How far down the list of orders it is.
+    /// Returns the order's index in the list of orders, in which the most familiar comes first.
     pub(super) fn familiarity(&self) -> Option<usize> {
         ORDERS.iter().position(|(known, _)| Some(*known) == self.order)
     }
 
-    /// How much there is to change.
+    /// Returns the number of changed settings.
     pub(super) fn count(&self) -> usize {
         usize::from(self.order.is_some())
             + usize::from(self.block_size.is_some())
             + usize::from(self.conv_layout.is_some())
     }
 
-    /// What of it a side does not do already.
+    /// Returns the settings that really differ from a side's current ones.
     pub(super) fn new_for(&self, document: &Document) -> Self {
         let differs = |change: Self| {
             let mut groups = document.groups.iter();
@@ -62,7 +62,7 @@ impl Change {
         }
     }
 
-    /// A side that does so.
+    /// Returns a side with this change.
     pub(super) fn applied(&self, document: &Document) -> Document {
         let mut changed = document.clone();
         changed.groups.iter_mut().for_each(|group| self.apply(group));
@@ -86,7 +86,7 @@ impl Change {
             }
         }
         if *self != Self::default() {
-            // They were made for how it lay.
+            // Explicit strides fit only the unchanged layout.
             (group.block_stride, group.layer_stride) = (None, None);
         }
     }
@@ -106,7 +106,7 @@ impl Change {
     }
 }
 
-/// How a side lays out its convolutions, if it has any.
+/// Returns the layout of a side's convolutions, if it has any.
 pub(super) fn conv_layout(document: &Document) -> Option<&'static str> {
     let mut specs = document.groups.iter().flat_map(|group| &group.specs);
     specs.find_map(Spec::conv_layout).map(|layout| match layout {

@@ -1,4 +1,4 @@
-//! `plan --suggest`: which orders, block sizes and layouts of convolutions would move the same in fewer,
+//! `plan --suggest`: finds orders, block sizes and layouts of convolutions that would move the same bytes in fewer,
 //! longer chunks.
 
 mod change;
@@ -17,22 +17,22 @@ use self::search::{Cost, Search, Way};
 use crate::show::table::Table;
 use crate::show::{deployment, number};
 
-/// How many suggestions are told of one change, of two, and so on.
+/// The most suggestions for each number of changes.
 const OF_EACH: usize = 3;
 
-/// What could be changed, whatever gains most first; and how it is today.
+/// The suggested changes, the most effective first, and the current cost.
 #[derive(Clone, Debug, Serialize)]
 pub(in crate::commands) struct Suggestions {
     today: Cost,
-    /// In one sentence.
+    /// The best suggestion in one sentence.
     advice: String,
     best: Vec<Way>,
-    /// Which engines can do the orders that are named.
+    /// The engines that support the suggested orders.
     engines: BTreeMap<&'static str, &'static str>,
 }
 
 impl Suggestions {
-    /// Tries what both sides could have; `None` where nothing moves.
+    /// Tries possible changes of both sides. Returns `None` if nothing moves.
     pub(in crate::commands::plan) fn of(src: &Deployment, dst: &Deployment, request: &Request) -> Option<Self> {
         let search = Search::new(src, dst, request)?;
         let today = search.cost(&Change::default(), &Change::default())?;
@@ -46,19 +46,19 @@ impl Suggestions {
             let changes = |s: &Way| (s.from.clone(), s.to.clone());
             key(a).cmp(&key(b)).then_with(|| changes(a).cmp(&changes(b)))
         });
-        // Of ways that change as much of the same sides and come to the same, the first is the most familiar one. Who can
-        // change only one side is told of it, too.
-        let mut told = HashSet::new();
+        // Among ways with the same cost and as many changes of the same sides, only the most familiar one is kept. Ways
+        // that change only one side are kept as well, since a user may control just one.
+        let mut seen = HashSet::new();
         let sides = |s: &Way| (s.from.count() > 0, s.to.count() > 0);
-        found.retain(|s| told.insert((s.changes(), sides(s), s.cost)));
-        // More changes have to gain more than fewer did.
+        found.retain(|s| seen.insert((s.changes(), sides(s), s.cost)));
+        // More changes are suggested only if they gain more.
         for level in found.chunk_by(|a, b| a.changes() == b.changes()) {
             let fewest = best.iter().map(|s| s.cost.chunks).min();
             let fewest = fewest.unwrap_or(today.chunks);
             let better = level.iter().filter(|s| s.cost.chunks < fewest);
             best.extend(better.take(OF_EACH).cloned());
         }
-        // The least that can be changed comes first here.
+        // At this point the ways with the fewest changes come first.
         let advice = advice(today, &best, (src, dst));
         best.sort_by_key(|s| (s.cost.chunks, s.changes()));
         let named = best.iter().flat_map(|s| [s.from.order, s.to.order]);
@@ -94,7 +94,7 @@ impl Suggestions {
     }
 }
 
-/// What to change, and what that gains: of the least that can be changed, the best.
+/// Returns the advice: the best way with the fewest changes, and its gain.
 fn advice(today: Cost, best: &[Way], sides: (&Deployment, &Deployment)) -> String {
     let now = today.text();
     let Some(first) = best.first() else {
@@ -104,7 +104,7 @@ fn advice(today: Cost, best: &[Way], sides: (&Deployment, &Deployment)) -> Strin
         "" => format!("the {role}"),
         _ => deployment::label(role, side),
     };
-    let told = |role, side, change: &Change| {
+    let described = |role, side, change: &Change| {
         let parts = [
             change.order.map(|order| format!("the order {order}")),
             change.block_size.map(|size| format!("blocks of {size} tokens")),
@@ -113,7 +113,7 @@ fn advice(today: Cost, best: &[Way], sides: (&Deployment, &Deployment)) -> Strin
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         (!parts.is_empty()).then(|| format!("give {} {}", name(role, side), parts.join(" and ")))
     };
-    let parts = [told("source", sides.0, &first.from), told("destination", sides.1, &first.to)];
+    let parts = [described("source", sides.0, &first.from), described("destination", sides.1, &first.to)];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     let what = parts.join(", and ");
     let (head, tail) = what.split_at(what.len().min(1));

@@ -1,4 +1,4 @@
-//! What is tried, and what each way costs: counted over as many tokens as tell the rest.
+//! The search for better layouts, and the cost of each. The cost is computed on as few tokens as determine that of all.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,13 +13,13 @@ use super::change::{Change, ORDERS, conv_layout};
 use crate::commands::plan::blocks;
 use crate::show::number;
 
-/// The block sizes that engines have.
+/// The block sizes that engines support.
 const BLOCK_SIZES: [u64; 4] = [16, 32, 64, 128];
 
-/// A way to serve on both sides, and what comes of it for the busiest destination rank.
+/// A change of both sides, and its cost for the busiest destination rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Way {
-    /// What each side has to change.
+    /// The change of the source, followed by that of the destination.
     pub(super) from: Change,
     pub(super) to: Change,
     #[serde(flatten)]
@@ -32,25 +32,25 @@ impl Way {
     }
 }
 
-/// What moving costs the busiest destination rank, with blocks scattered as in an engine that has run for
-/// a while.
+/// The cost of a transfer for the busiest destination rank, with blocks scattered as in an engine that has run for a
+/// while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub(super) struct Cost {
     pub(super) chunks: u64,
     pub(super) bytes: u64,
-    /// Of the length that most of the bytes travel in.
+    /// The chunk length that carries most of the bytes.
     pub(super) chunk_bytes: u64,
 }
 
 impl Cost {
-    /// `None` where nothing moves.
+    /// Computes the cost. Returns `None` if nothing moves.
     fn of(lengths: &Lengths) -> Option<Self> {
         let bytes = |(length, chunks): (&u64, &u64)| length * chunks;
         let (chunk_bytes, _) = lengths.iter().max_by_key(|entry| bytes(*entry))?;
         Some(Self { chunks: lengths.values().sum(), bytes: lengths.iter().map(bytes).sum(), chunk_bytes: *chunk_bytes })
     }
 
-    /// `10,240 chunks of 8 KiB`; without their length where it is not one for all.
+    /// Formats the cost: `10,240 chunks of 8 KiB`, without the length if chunks differ.
     pub(super) fn text(&self) -> String {
         let chunks = number::count(self.chunks, "chunk");
         match self.chunks.checked_mul(self.chunk_bytes) == Some(self.bytes) {
@@ -60,7 +60,7 @@ impl Cost {
     }
 }
 
-/// Everything that is tried.
+/// The transfer whose layouts are varied.
 pub(super) struct Search<'a> {
     src: &'a Document,
     dst: &'a Document,
@@ -80,8 +80,8 @@ impl<'a> Search<'a> {
         (bytes > 0).then_some(Self { src: src.document(), dst: dst.document(), request: *request, rank })
     }
 
-    /// All orders with the block sizes of today, and with convolutions laid out as on the other side; and all
-    /// block sizes with the orders of today, with those of the fewest chunks, and with each order on both sides.
+    /// Tries all orders with the current block sizes, also with the other side's layout of convolutions. Then tries all
+    /// block sizes with the current orders, with those of the fewest chunks, and with each order on both sides.
     pub(super) fn all(&self) -> Vec<Way> {
         let orders = |conv_layout| {
             let orders = ORDERS.map(|(order, _)| Some(order));
@@ -129,13 +129,12 @@ impl<'a> Search<'a> {
         found.collect()
     }
 
-    /// What it costs so; `None` where a side cannot have that.
+    /// Returns the cost of a pair of changes, or `None` if a side cannot have them.
     pub(super) fn cost(&self, from: &Change, to: &Change) -> Option<Cost> {
         let (src, dst) = (from.applied(self.src), to.applied(self.dst));
         let Request { start, tokens, .. } = self.request;
-        // Where all blocks begin anew together, chunks repeat: it does not matter how many such stretches
-        // lie before, and those in the middle are alike. What is left at both ends, and behind windows, is
-        // in the part that is counted.
+        // Chunks repeat with the period at which all blocks start together. So periods before the range do not matter,
+        // and those in the middle are alike. The counted part contains both ends and what windows cut off.
         let (period, reach) = rhythm([&src, &dst])?;
         let start = start % period;
         let repeated = tokens.saturating_sub(reach).saturating_sub(period) / period;
@@ -156,7 +155,7 @@ impl<'a> Search<'a> {
         Cost::of(&all)
     }
 
-    /// How many chunks of each length the rank receives.
+    /// Returns the number of chunks of each length that the rank receives.
     fn lengths(&self, src: &Deployment, dst: &Deployment, request: &Request) -> Option<Lengths> {
         let plan = Plan::compile_for(src, dst, request, Side::Destination, &[self.rank]).ok()?;
         let tables = blocks::scattered(&plan)?;
@@ -165,10 +164,11 @@ impl<'a> Search<'a> {
     }
 }
 
-/// How many chunks there are of each length in bytes.
+/// The number of chunks by length in bytes.
 type Lengths = BTreeMap<u64, u64>;
 
-/// After how many tokens the blocks of all groups begin anew together, and how far back windows reach.
+/// Returns the number of tokens after which the blocks of all groups start together again, and the reach of the longest
+/// window.
 fn rhythm(sides: [&Document; 2]) -> Option<(u64, u64)> {
     /// A token far beyond any window.
     const FAR: u64 = 1 << 40;
@@ -179,7 +179,7 @@ fn rhythm(sides: [&Document; 2]) -> Option<(u64, u64)> {
             if let Spec::Attention(Attention { chunk_size: Some(size), .. }) = spec {
                 period = least_common_multiple(period, *size)?;
             }
-            // All tokens are needed by what has no window.
+            // Caches without a window need all tokens, which is no reach.
             let needed = FAR - spec.first_token_needed(0, FAR);
             reach = reach.max(if needed < FAR { needed } else { 0 });
         }
