@@ -114,16 +114,8 @@ pub(crate) fn region(memory: &Memory) -> Region {
 
 /// Executes a copy program and waits for it.
 pub(crate) fn copy(program: &Program, source: &Kind, destination: &Kind) -> Result<(), String> {
-<<<<<<< ours
     let copied = device::copy(program, source, destination, &CopyOptions::default());
-    copied.map(drop).map_err(said)
-||||||| base
-    let copied = device::copy(program, source, destination, &CopyOptions::new());
-    copied.map(drop).map_err(said)
-=======
-    let copied = device::copy(program, source, destination, &CopyOptions::new());
     copied.map(drop).map_err(message)
->>>>>>> theirs
 }
 
 impl<'a> From<&'a Kind> for Place<'a> {
