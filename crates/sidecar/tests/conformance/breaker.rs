@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
+use transload_test_servers::End;
 
 use crate::case::{Bytes, Case, Knobs, Leg};
-use crate::fakes::End;
 use crate::play;
 use crate::rig::Rig;
 
@@ -22,9 +22,9 @@ async fn a_prefill_server_is_taken_back_when_its_answer_begins() {
     // Its head comes, and the rest does not.
     let begins = || Leg { cut: Some(1), end: End::Silence, ..answer() };
     let legs = [breaks(), breaks(), breaks(), begins(), answer()];
-    prefill.play(legs.iter().map(|leg| play::script(&rig, leg)).collect());
+    prefill.play(legs.iter().map(|leg| play::script(&rig, leg)));
     let legs = (0..5).map(|_| play::script(&rig, &answer()));
-    decode.play(legs.collect());
+    decode.play(legs);
     let ask = || play::client(&rig, &case, &[]);
     for _ in 0..4 {
         ask().await.expect("an answer");
@@ -59,8 +59,8 @@ async fn a_server_that_breaks_what_is_passed_through_is_left_alone() {
     let rig = Rig::start(&case).await;
     let (breaking, other) = (&rig.decode[0], &rig.decode[1]);
     let breaks = Leg { cut: Some(1), end: End::Reset, ..answer() };
-    breaking.play((0..8).map(|_| play::script(&rig, &breaks)).collect());
-    other.play((0..8).map(|_| play::script(&rig, &answer())).collect());
+    breaking.play((0..8).map(|_| play::script(&rig, &breaks)));
+    other.play((0..8).map(|_| play::script(&rig, &answer())));
     for _ in 0..8 {
         // Half of the first ones break off.
         let _ = play::client(&rig, &case, &[]).await;
@@ -81,10 +81,10 @@ async fn a_server_of_sglang_is_tried_again_after_a_pause() {
     let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
     let fails = || Leg { status: 500, ..answer() };
     let legs = [fails(), fails(), fails(), answer()];
-    prefill.play(legs.iter().map(|leg| play::script(&rig, leg)).collect());
+    prefill.play(legs.iter().map(|leg| play::script(&rig, leg)));
     let late = || Leg { delay_ms: 100, ..answer() };
     let legs = (0..10).map(|_| play::script(&rig, &late()));
-    decode.play(legs.collect());
+    decode.play(legs);
     for _ in 0..4 {
         play::client(&rig, &case, &[]).await.expect("an answer");
     }
@@ -102,7 +102,7 @@ async fn retries_of_a_request_are_not_cut_short() {
     let fails = Leg { status: 503, ..answer() };
     let legs = (0..5).map(|_| play::script(&rig, &fails));
     let legs = legs.chain([play::script(&rig, &answer())]);
-    rig.prefill[0].play(legs.collect());
+    rig.prefill[0].play(legs);
     rig.decode[0].play(vec![play::script(&rig, &answer())]);
     play::client(&rig, &case, &[]).await.expect("an answer");
     assert_eq!(rig.prefill[0].seen().len(), 6);
@@ -120,9 +120,9 @@ async fn a_prefill_that_is_costly_blames_no_server_that_is_well() {
     let silent = || Leg { mute: true, end: End::Silence, ..Leg::default() };
     // Each prefill takes too long. After the third the server is asked whether it is well, and says so.
     let legs = [silent(), silent(), silent(), answer(), silent()];
-    prefill.play(legs.iter().map(|leg| play::script(&rig, leg)).collect());
+    prefill.play(legs.iter().map(|leg| play::script(&rig, leg)));
     let legs = (0..4).map(|_| play::script(&rig, &answer()));
-    decode.play(legs.collect());
+    decode.play(legs);
     for seen in [1, 2, 4, 5] {
         play::client(&rig, &case, &[]).await.expect("an answer");
         for _ in 0..1_000 {

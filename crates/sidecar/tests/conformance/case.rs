@@ -1,8 +1,7 @@
 //! Cases as they are written down: what a client asks, what servers must see and answer, and what the client must see.
 
 use serde::{Deserialize, Deserializer};
-
-use crate::fakes::End;
+use transload_test_servers::End;
 
 /// A file of cases.
 #[derive(Debug, Deserialize)]

@@ -7,9 +7,9 @@ use std::time::Duration;
 use transload_sidecar::Running;
 use transload_sidecar::settings::{Beside, Choosing, KvConnector, Mode, Policy, PrefillFailure, Secret, Settings};
 use transload_sidecar::target::{AllowList, ServerUrl};
+use transload_test_servers::Fake;
 
 use crate::case::{Case, Knobs};
-use crate::fakes::Fake;
 
 /// What asks a prefill server to keep the blocks for a decode server: `{ask}` in cases.
 const ASK: &str = concat!(
@@ -69,9 +69,8 @@ impl Rig {
         for (role, fakes) in [("prefill", &self.prefill), ("decode", &self.decode)] {
             for (index, fake) in fakes.iter().enumerate() {
                 let name = name(role, index);
-                let port = fake.address.port().to_string();
                 text = text.replace(&format!("{{{name}}}"), &fake.address.to_string());
-                text = text.replace(&format!("{{{name}.port}}"), &port);
+                text = text.replace(&format!("{{{name}.port}}"), &fake.port());
             }
         }
         for (rank, address) in self.running.addresses().iter().enumerate() {
@@ -103,7 +102,7 @@ fn quiet_port() -> u16 {
 }
 
 fn settings(knobs: &Knobs, prefill: &[Fake], decode: &[Fake]) -> Settings {
-    let url = |fake: &Fake| ServerUrl::parse(&format!("http://{}", fake.address)).expect("a URL");
+    let url = |fake: &Fake| ServerUrl::parse(&fake.url()).expect("a URL");
     let mode = if knobs.proxy {
         Mode::Proxy(Choosing {
             prefill: prefill.iter().map(url).collect(),
