@@ -221,6 +221,13 @@ impl Default for Leg {
     }
 }
 
+impl Leg {
+    /// An answer that keeps the connection.
+    pub(crate) fn good() -> Self {
+        Self { answers: Bytes(b"{}".to_vec()), ..Self::default() }
+    }
+}
+
 impl Default for Seen {
     fn default() -> Self {
         Self {

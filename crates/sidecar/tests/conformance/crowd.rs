@@ -20,7 +20,7 @@ fn case(settings: Knobs) -> Case {
 async fn a_further_client_takes_the_place_of_one_that_is_idle() {
     let rig = Rig::start(&case(Knobs { connections: Some(2), ..Knobs::default() })).await;
     let delayed = Leg { delay_ms: 1_000, ..Leg::default() };
-    rig.decode[0].play(vec![play::script(&rig, &delayed)]);
+    play::legs(&rig, &rig.decode[0], &[delayed]);
     let mut busy = Client::connect(rig.running.addresses()[0]).await;
     let mut idle = Client::connect(rig.running.addresses()[0]).await;
     assert_eq!(idle.get("/health").await.status(), 200);
@@ -74,8 +74,7 @@ fn no_file_left_is_no_servers_failure() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let rig = Rig::start(&case(Knobs { proxy: true, ..Knobs::default() })).await;
-        let answers = vec![play::script(&rig, &Leg::default())];
-        rig.decode[0].play(answers);
+        play::legs(&rig, &rig.decode[0], &[Leg::default()]);
         let mut client = Client::connect(rig.running.addresses()[0]).await;
         assert_eq!(client.get("/health").await.status(), 200);
         // Kept connections of probes end, and with them files come back.

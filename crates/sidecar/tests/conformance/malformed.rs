@@ -10,9 +10,9 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use transload_test_servers::wire::{self, Kind};
-use transload_test_servers::{Client, Message, Script};
+use transload_test_servers::{Client, Message};
 
-use crate::case::{Bytes, Case, Knobs, Leg};
+use crate::case::{Case, Knobs, Leg};
 use crate::play;
 use crate::rig::Rig;
 
@@ -93,11 +93,6 @@ fn upstream(rig: &Rig) -> Vec<String> {
     seen.collect()
 }
 
-fn good(rig: &Rig) -> Script {
-    let answer = Leg { answers: Bytes(b"{}".to_vec()), ..Leg::default() };
-    play::script(rig, &answer)
-}
-
 #[tokio::test]
 async fn what_is_malformed_is_refused_and_no_server_sees_anything() {
     let rig = Rig::start(&Case::default()).await;
@@ -115,7 +110,7 @@ async fn what_is_malformed_is_refused_and_no_server_sees_anything() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     // The same eyes see what is as it should be.
-    rig.decode[0].play(vec![good(&rig)]);
+    play::legs(&rig, &rig.decode[0], &[Leg::good()]);
     let case = Case { request: "GET /hidden".to_owned(), ..Case::default() };
     let played = play::client(&rig, &case, &[]).await.expect("an answer");
     assert_eq!(played.answer.map(|answer| answer.status()), Some(200));
@@ -125,7 +120,7 @@ async fn what_is_malformed_is_refused_and_no_server_sees_anything() {
 #[tokio::test]
 async fn what_comes_before_a_malformed_request_is_answered_and_what_comes_after_it_is_not() {
     let rig = Rig::start(&Case::default()).await;
-    rig.decode[0].play(vec![good(&rig), good(&rig)]);
+    play::legs(&rig, &rig.decode[0], &[Leg::good(), Leg::good()]);
     let mut client = Client::connect(rig.running.addresses()[0]).await;
     let bad =
         b"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";

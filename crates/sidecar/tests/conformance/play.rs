@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use transload_test_servers::wire::{self, Kind, chunk, chunked, last_chunk};
-use transload_test_servers::{End, Message, Script, write_parts};
+use transload_test_servers::{End, Fake, Message, Script, write_parts};
 
 use crate::case::{Case, Ends, Leg};
 use crate::rig::Rig;
@@ -67,6 +67,11 @@ pub(crate) fn request(rig: &Rig, case: &Case) -> (Vec<u8>, Vec<u8>) {
         false => body,
     };
     (latin1(&head), body)
+}
+
+/// Has a server answer these legs, in order.
+pub(crate) fn legs<'a>(rig: &Rig, fake: &Fake, legs: impl IntoIterator<Item = &'a Leg>) {
+    fake.play(legs.into_iter().map(|leg| script(rig, leg)));
 }
 
 /// What a server answers to a leg.

@@ -4,24 +4,15 @@ use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 use tokio::time::sleep;
-use transload_test_servers::{Client, End, Fake};
+use transload_test_servers::{Client, End};
 
 use crate::case::{Bytes, Case, Ends, Knobs, Leg};
 use crate::play;
 use crate::rig::Rig;
 
-/// An answer that keeps the connection.
-fn answer() -> Leg {
-    Leg { answers: Bytes(b"{}".to_vec()), ..Leg::default() }
-}
-
 /// No answer, but the end of the connection.
 fn closing() -> Leg {
     Leg { mute: true, end: End::Close, ..Leg::default() }
-}
-
-fn play(rig: &Rig, fake: &Fake, legs: &[Leg]) {
-    fake.play(legs.iter().map(|leg| play::script(rig, leg)));
 }
 
 /// A client that keeps its connection, so that one thread serves it and uses connections to servers again.
@@ -59,8 +50,8 @@ async fn only_what_may_be_repeated_is_sent_again() {
         };
         let rig = Rig::start(&case).await;
         let decode = &rig.decode[0];
-        let answer = Leg { head_only: line.starts_with("HEAD "), ..answer() };
-        play(&rig, decode, &[answer.clone(), closing(), answer]);
+        let answer = Leg { head_only: line.starts_with("HEAD "), ..Leg::good() };
+        play::legs(&rig, decode, &[answer.clone(), closing(), answer]);
         let mut client = connect(&rig).await;
         assert_eq!(ask(&mut client, &rig, &case).await, 200, "{line}");
         assert_eq!(ask(&mut client, &rig, &case).await, status, "{line}");
@@ -75,7 +66,7 @@ async fn what_is_sent_again_is_sent_once_more_only() {
     let rig = Rig::start(&case).await;
     let mut client = connect(&rig).await;
     let decode = &rig.decode[0];
-    play(&rig, decode, &[answer(), closing(), closing(), answer()]);
+    play::legs(&rig, decode, &[Leg::good(), closing(), closing(), Leg::good()]);
     assert_eq!(ask(&mut client, &rig, &case).await, 200);
     assert_eq!(ask(&mut client, &rig, &case).await, 502);
     assert_eq!(decode.seen().len(), 3);
@@ -86,7 +77,7 @@ async fn a_new_connection_that_ends_is_not_tried_again() {
     let case = Case { request: "GET /v1/models".to_owned(), ..Case::default() };
     let rig = Rig::start(&case).await;
     let mut client = connect(&rig).await;
-    play(&rig, &rig.decode[0], &[closing(), answer()]);
+    play::legs(&rig, &rig.decode[0], &[closing(), Leg::good()]);
     assert_eq!(ask(&mut client, &rig, &case).await, 502);
     assert_eq!(rig.decode[0].seen().len(), 1);
 }
@@ -106,7 +97,7 @@ async fn a_connection_whose_answer_was_refused_is_not_used_again() {
         let rig = Rig::start(&case).await;
         let mut client = connect(&rig).await;
         let decode = &rig.decode[0];
-        play(&rig, decode, &[refused, answer(), answer()]);
+        play::legs(&rig, decode, &[refused, Leg::good(), Leg::good()]);
         for status in [502, 200, 200] {
             assert_eq!(ask(&mut client, &rig, &case).await, status);
         }
@@ -120,8 +111,8 @@ async fn a_prefill_is_sent_again_and_a_decode_is_not() {
     let rig = Rig::start(&case).await;
     let mut client = connect(&rig).await;
     let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
-    play(&rig, prefill, &[answer(), closing(), answer(), answer()]);
-    play(&rig, decode, &[answer(), answer(), closing()]);
+    play::legs(&rig, prefill, &[Leg::good(), closing(), Leg::good(), Leg::good()]);
+    play::legs(&rig, decode, &[Leg::good(), Leg::good(), closing()]);
     assert_eq!(ask(&mut client, &rig, &case).await, 200);
     assert_eq!(ask(&mut client, &rig, &case).await, 200);
     assert_eq!((prefill.seen().len(), prefill.dialled()), (3, 2));
@@ -136,14 +127,14 @@ async fn a_prefill_is_sent_again_and_a_decode_is_not() {
 async fn a_connection_that_was_answered_early_is_not_used_again() {
     let case = Case { request: "GET /v1/models".to_owned(), ..Case::default() };
     let rig = Rig::start(&case).await;
-    let early = Leg { early: true, ..answer() };
+    let early = Leg { early: true, ..Leg::good() };
     // One client for each thread that there may be, and all of them stay.
     let mut clients = Vec::new();
     for _ in 0..8 {
         clients.push(connect(&rig).await);
     }
-    let legs: Vec<_> = clients.iter().flat_map(|_| [early.clone(), answer()]).collect();
-    play(&rig, &rig.decode[0], &legs);
+    let legs: Vec<_> = clients.iter().flat_map(|_| [early.clone(), Leg::good()]).collect();
+    play::legs(&rig, &rig.decode[0], &legs);
     for client in &mut clients {
         let begun = b"PUT /v1/files HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nbegun";
         client.send(begun).await.expect("it is taken");
@@ -160,7 +151,7 @@ async fn who_leaves_with_another_request_begun_is_missed() {
         let case = Case { body: Bytes(b"{}".to_vec()), ..Case::default() };
         let rig = Rig::start(&case).await;
         let silent = Leg { mute: true, end: End::Silence, ..Leg::default() };
-        play(&rig, &rig.prefill[0], &[silent]);
+        play::legs(&rig, &rig.prefill[0], &[silent]);
         let mut client = connect(&rig).await;
         let (head, body) = play::request(&rig, &case);
         let bytes = [head, body, more.as_bytes().to_vec()].concat();
@@ -182,8 +173,8 @@ async fn nobody_takes_a_cut_answer_for_a_whole_one() {
     for line in ["GET /v1/models", "POST /v1/completions"] {
         let case = Case::default();
         let rig = Rig::start(&case).await;
-        let cut = Leg { cut: Some(1), end: End::Reset, framing: Ends::Chunked, ..answer() };
-        play(&rig, &rig.decode[0], &[cut]);
+        let cut = Leg { cut: Some(1), end: End::Reset, framing: Ends::Chunked, ..Leg::good() };
+        play::legs(&rig, &rig.decode[0], &[cut]);
         let mut client = connect(&rig).await;
         let request = format!("{line} HTTP/1.0\r\nContent-Length: 2\r\n\r\n{{}}");
         let request = match line.starts_with("GET") {
@@ -201,8 +192,8 @@ async fn nobody_takes_a_cut_answer_for_a_whole_one() {
 async fn answers_may_have_many_headers() {
     let case = Case { request: "GET /v1/models".to_owned(), ..Case::default() };
     let rig = Rig::start(&case).await;
-    let many = Leg { headers: (0..200).map(|number| format!("x-{number}: y")).collect(), ..answer() };
-    play(&rig, &rig.decode[0], &[many]);
+    let many = Leg { headers: (0..200).map(|number| format!("x-{number}: y")).collect(), ..Leg::good() };
+    play::legs(&rig, &rig.decode[0], &[many]);
     assert_eq!(ask(&mut connect(&rig).await, &rig, &case).await, 200);
 }
 
@@ -217,7 +208,7 @@ async fn a_client_has_so_many_requests_under_way_and_no_more() {
     let rig = Rig::start(&case).await;
     let silent = Leg { mute: true, end: End::Silence, ..Leg::default() };
     let decode = &rig.decode[0];
-    play(&rig, decode, &[silent.clone(), silent, answer()]);
+    play::legs(&rig, decode, &[silent.clone(), silent, Leg::good()]);
     let (mut first, mut second) = (connect(&rig).await, connect(&rig).await);
     let mut third = connect(&rig).await;
     {
