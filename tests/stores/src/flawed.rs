@@ -39,7 +39,8 @@ pub enum Meanwhile {
     Silences,
 }
 
-/// See the [module](self). A damaged chunk that is put again is written once it was read, as our backends do.
+/// A store in memory whose chunks and manifests a test damages. A damaged chunk that is put again is written once it was read, as our
+/// backends do.
 #[derive(Debug, Default)]
 pub struct Flawed {
     pub store: MemoryStore,
