@@ -2,14 +2,14 @@
 
 mod common;
 
-use common::transload_in;
+use common::typed;
 use transload::transfer::{Identity, ServiceName};
 
 #[test]
 fn init_makes_a_folder_that_agents_can_use() {
     let dir = tempfile::tempdir().expect("a folder");
-    let ran = transload_in(dir.path(), &["certs", "init", "certs", "--cluster", "blue", "--format", "json"]);
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    let ran = typed(dir.path(), "certs init certs --cluster blue --format json");
+    ran.is_good();
     let json = ran.json();
     assert_eq!(json["schema"], "transload.certs/1");
     assert_eq!(json["cluster"], "blue");
@@ -56,14 +56,14 @@ fn secrets_are_for_their_owner_only_whatever_the_umask() {
 fn keys_that_others_can_read_are_told_of() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().expect("a folder");
-    let run = |args: &[&str]| transload_in(dir.path(), args);
-    assert_eq!(run(&["certs", "init", "certs"]).code, Some(0));
-    let quiet = run(&["certs", "ls", "certs"]);
-    assert_eq!((quiet.code, quiet.stderr.as_str()), (Some(0), ""));
+    let run = |line| typed(dir.path(), line);
+    assert_eq!(run("certs init certs").code, Some(0));
+    let quiet = run("certs ls certs");
+    quiet.is_good();
     let key = dir.path().join("certs/decode.key");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).expect("a mode");
-    let listed = run(&["certs", "ls", "certs", "--format", "json"]);
-    let added = run(&["certs", "add", "certs", "decode-1=pull"]);
+    let listed = run("certs ls certs --format json");
+    let added = run("certs add certs decode-1=pull");
     for ran in [&listed, &added] {
         assert_eq!(ran.code, Some(0));
         assert!(ran.told().contains("decode.key has mode 0644"), "{}", ran.stderr);
@@ -82,14 +82,13 @@ fn expiry_is_told_when_certificates_are_made_and_later() {
         // The slack covers rounding to seconds and the time that the commands took.
         (seconds + 43_200) / 86_400
     };
-    let args = ["certs", "init", "certs", "--days", "9", "--format", "json"];
-    let made = transload_in(dir.path(), &args).json();
+    let made = typed(dir.path(), "certs init certs --days 9 --format json").json();
     assert_eq!(in_days(&made["agents"][0]["expires"]), 9);
     assert_eq!(in_days(&made["authority_expires"]), 3650);
-    let listed = transload_in(dir.path(), &["certs", "ls", "certs", "--format", "json"]).json();
+    let listed = typed(dir.path(), "certs ls certs --format json").json();
     assert_eq!(listed["agents"].as_array().expect("agents").len(), 2);
     assert_eq!(listed["agents"][0]["expires"], made["agents"][1]["expires"]);
-    let table = transload_in(dir.path(), &["certs", "ls", "certs"]);
+    let table = typed(dir.path(), "certs ls certs");
     assert!(table.stdout.contains("expires"), "{}", table.stdout);
     assert!(table.stdout.contains(" UTC"), "{}", table.stdout);
 }
@@ -97,13 +96,12 @@ fn expiry_is_told_when_certificates_are_made_and_later() {
 #[test]
 fn nothing_is_overwritten() {
     let dir = tempfile::tempdir().expect("a folder");
-    assert_eq!(transload_in(dir.path(), &["certs", "init", "certs"]).code, Some(0));
+    assert_eq!(typed(dir.path(), "certs init certs").code, Some(0));
     let key = dir.path().join("certs/ca.key");
     let before = std::fs::read(&key).expect("a key");
-    let again = transload_in(dir.path(), &["certs", "init", "certs"]);
-    assert_eq!(again.code, Some(2));
-    assert!(again.stderr.contains("exists already"), "{}", again.stderr);
-    assert!(again.stderr.contains("transload certs add"), "{}", again.stderr);
+    let again = typed(dir.path(), "certs init certs");
+    again.refused("exists already");
+    again.refused("transload certs add");
     assert_eq!(std::fs::read(&key).expect("a key"), before);
 }
 
@@ -111,8 +109,8 @@ fn nothing_is_overwritten() {
 fn further_agents_join_the_same_cluster() {
     let dir = tempfile::tempdir().expect("a folder");
     let certs = dir.path().join("certs");
-    assert_eq!(transload_in(dir.path(), &["certs", "init", "certs"]).code, Some(0));
-    let added = transload_in(dir.path(), &["certs", "add", "certs", "decode-1=pull,renew"]);
+    assert_eq!(typed(dir.path(), "certs init certs").code, Some(0));
+    let added = typed(dir.path(), "certs add certs decode-1=pull,renew");
     assert_eq!(added.code, Some(0), "{}", added.stderr);
     let load = |name: &str| Identity::load_agent(&certs, &name.parse().expect("a name")).expect(name);
     assert_eq!(load("decode-1").peer().cluster, load("prefill").peer().cluster);
@@ -121,14 +119,8 @@ fn further_agents_join_the_same_cluster() {
 #[test]
 fn faults_leave_no_half_made_folder() {
     let dir = tempfile::tempdir().expect("a folder");
-    for (agents, part) in
-        [(["a=pull", "a=serve"], "agent a is given twice"), (["a=pull", "ca=pull"], "cannot be called \"ca\"")]
-    {
-        let [one, two] = agents;
-        let args = ["certs", "init", "certs", "--agent", one, "--agent", two];
-        let ran = transload_in(dir.path(), &args);
-        assert_eq!(ran.code, Some(2));
-        assert!(ran.stderr.contains(part), "{}", ran.stderr);
+    for (other, part) in [("a=serve", "agent a is given twice"), ("ca=pull", "cannot be called \"ca\"")] {
+        typed(dir.path(), &format!("certs init certs --agent a=pull --agent {other}")).refused(part);
         assert!(!dir.path().join("certs").exists());
     }
 }
@@ -136,14 +128,12 @@ fn faults_leave_no_half_made_folder() {
 #[test]
 fn faults_say_what_to_do() {
     let dir = tempfile::tempdir().expect("a folder");
-    assert_eq!(transload_in(dir.path(), &["certs", "init", "certs"]).code, Some(0));
+    assert_eq!(typed(dir.path(), "certs init certs").code, Some(0));
     for (folder, agent, part) in [
         ("none", "a=pull", "make a folder with `transload certs init`"),
         ("certs", "a=", "an agent without a role"),
         ("certs", "decode=pull", "give the agent another name"),
     ] {
-        let ran = transload_in(dir.path(), &["certs", "add", folder, agent]);
-        assert_eq!(ran.code, Some(2));
-        assert!(ran.told().contains(part), "{}", ran.stderr);
+        typed(dir.path(), &format!("certs add {folder} {agent}")).refused(part);
     }
 }

@@ -28,7 +28,7 @@ fn with_driver(library: &Path, variables: &[(&str, &str)], args: &[&str]) -> Ran
 fn the_demo_uses_the_gpu() {
     let library = fake_cuda::library();
     let ran = with_driver(&library, &[], &["demo", "--tokens", "1", "--format", "json"]);
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    ran.is_good();
     let json = ran.json();
     assert_eq!(json["gpu"]["ordinal"], 0);
     let name = json["gpu"]["name"].as_str().expect("a name");
@@ -52,14 +52,13 @@ fn the_demo_says_what_is_wrong_with_a_gpu() {
     let args = ["demo", "--tokens", "1"];
     let fault = |fault| [("FAKE_CUDA_FAIL", fault)];
     let ran = with_driver(&library, &fault("cuMemHostAlloc:1:2"), &args);
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    ran.is_good();
     let why = "the GPU is not used: cuMemHostAlloc gives CUDA_ERROR_OUT_OF_MEMORY (2)";
     assert!(ran.stdout.contains(why), "{}", ran.stdout);
     assert!(ran.stdout.contains("verified: every byte of 1 token"));
 
     let ran = with_driver(&library, &fault("cuMemAlloc_v2:3:2"), &args);
-    assert_eq!(ran.code, Some(1), "{}", ran.stdout);
-    assert!(ran.told().contains("CUDA_ERROR_OUT_OF_MEMORY"), "{}", ran.stderr);
+    ran.fails("CUDA_ERROR_OUT_OF_MEMORY");
     assert!(ran.told().contains("--host"), "{}", ran.stderr);
 }
 
@@ -81,7 +80,7 @@ fn bench_gpu_measures_everything() {
         } else if !network.is_empty() {
             assert_eq!(ran.json()["notes"][0], "over loopback with an MTU of 1500");
         }
-        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+        ran.is_good();
         let json = ran.json();
         assert_eq!(json["bench"], "gpu");
         let results = json["results"].as_array().expect("figures");
@@ -107,9 +106,7 @@ fn bench_gpu_says_that_there_is_no_cuda() {
     let said = none.told();
     assert!(said.contains("no CUDA here: the driver knows no device"), "{said}");
     let args = ["bench", "gpu", "--device", "3"];
-    let ran = with_driver(&library, &[], &args);
-    assert_eq!(ran.code, Some(1));
-    assert!(ran.told().contains("no device 3: this process sees 1"), "{}", ran.stderr);
+    with_driver(&library, &[], &args).fails("no device 3: this process sees 1");
 }
 
 /// With a driver's library that is empty or lacks a function, the command works as without one.
@@ -122,7 +119,7 @@ fn a_driver_that_lacks_something_is_none() {
     for (library, lacks) in libraries.chain(empty) {
         let args = ["demo", "--tokens", "1", "--format", "json"];
         let ran = with_driver(library, &[], &args);
-        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+        ran.is_good();
         assert!(ran.json()["gpu"].is_null(), "{}", ran.stdout);
         let bench = with_driver(library, &[], &["bench", "gpu"]);
         let said = bench.told();
@@ -155,8 +152,7 @@ fn bench_gpu_goes_on_where_something_fails() {
     let out = file.to_str().expect("a path");
     let args = ["bench", "gpu", "--mib", "1", "--rounds", "1", "--out", out, "--format", "json"];
     let ran = with_driver(&library, &[("FAKE_CUDA_FAIL", faults)], &args);
-    assert_eq!(ran.code, Some(1));
-    assert!(ran.told().contains("not all could be measured"), "{}", ran.stderr);
+    ran.fails("not all could be measured");
     let json = ran.json();
     let results = json["results"].as_array().expect("figures");
     let failed: Vec<_> = results.iter().filter(|figure| !figure["error"].is_null()).collect();

@@ -6,21 +6,17 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use common::{DST, Ran, SRC, document, pair, transload_in};
+use common::{DST, Ran, SRC, document, pair, typed};
 use serde_json::{Value, json};
 
-fn plan(dir: &Path, more: &[&str]) -> Ran {
-    let mut args = vec!["plan", "--from", "a.toml", "--to", "b.toml"];
-    args.extend(more);
-    transload_in(dir, &args)
+fn plan(dir: &Path, more: &str) -> Ran {
+    typed(dir, &format!("plan --from a.toml --to b.toml {more}"))
 }
 
 #[track_caller]
-fn plan_json(dir: &Path, more: &[&str]) -> Value {
-    let mut args = vec!["--format", "json"];
-    args.extend(more);
-    let ran = plan(dir, &args);
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+fn plan_json(dir: &Path, more: &str) -> Value {
+    let ran = plan(dir, &format!("--format json {more}"));
+    ran.is_good();
     ran.json()
 }
 
@@ -33,7 +29,7 @@ fn untimed(mut plan: Value) -> Value {
 #[test]
 fn totals_and_routes_add_up() {
     let dir = pair(&document(SRC, ""), &document(DST, ""));
-    let plan = plan_json(dir.path(), &["--tokens", "100"]);
+    let plan = plan_json(dir.path(), "--tokens 100");
     assert_eq!(plan["schema"], "transload.plan/1");
     assert_eq!(plan["digest"].as_str().map(str::len), Some(64));
     assert!(plan["compile_ns"].as_u64() > Some(0));
@@ -54,8 +50,7 @@ fn totals_and_routes_add_up() {
 #[test]
 fn the_list_holds_every_byte_once() {
     let dir = pair(&document(SRC, ""), &document(DST, ""));
-    let args = ["--tokens", "70", "--start", "10", "--src-blocks", "5,0,3-4,7", "--dst-blocks", "2,1,0"];
-    let plan = plan_json(dir.path(), &[&args[..], &["--chunks"]].concat());
+    let plan = plan_json(dir.path(), "--tokens 70 --start 10 --src-blocks 5,0,3-4,7 --dst-blocks 2,1,0 --chunks");
     for route in plan["routes"].as_array().expect("routes") {
         let list = route["list"].as_array().expect("a list");
         assert_eq!(route["chunks"], list.len());
@@ -78,23 +73,23 @@ fn the_list_holds_every_byte_once() {
 #[test]
 fn the_digest_does_not_depend_on_block_lists() {
     let dir = pair(&document(SRC, ""), &document(DST, ""));
-    let here = plan_json(dir.path(), &["--tokens", "64"]);
+    let here = plan_json(dir.path(), "--tokens 64");
     assert_eq!(here["histogram"], json!([[256, 512]]));
-    let there = plan_json(dir.path(), &["--tokens", "64", "--src-blocks", "7,2,5,0"]);
+    let there = plan_json(dir.path(), "--tokens 64 --src-blocks 7,2,5,0");
     assert_eq!(here["digest"], there["digest"]);
-    let fewer = plan_json(dir.path(), &["--tokens", "63"]);
+    let fewer = plan_json(dir.path(), "--tokens 63");
     assert_ne!(here["digest"], fewer["digest"]);
 }
 
 #[test]
 fn a_document_may_be_json() {
     let dir = pair(&document(SRC, ""), &document(DST, ""));
-    let before = plan_json(dir.path(), &["--tokens", "64"]);
+    let before = plan_json(dir.path(), "--tokens 64");
     let value: toml::Value = toml::from_str(&document(DST, "")).expect("TOML");
     fs::write(dir.path().join("b.toml"), "").expect("a file");
     fs::write(dir.path().join("b.json"), json!(value).to_string()).expect("a file");
-    let args = ["plan", "--from", "a.toml", "--to", "b.json", "--tokens", "64", "--format", "json"];
-    assert_eq!(untimed(transload_in(dir.path(), &args).json()), untimed(before));
+    let ran = typed(dir.path(), "plan --from a.toml --to b.json --tokens 64 --format json");
+    assert_eq!(untimed(ran.json()), untimed(before));
 }
 
 #[test]
@@ -102,7 +97,7 @@ fn allocations_per_layer_are_listed_with_their_layers() {
     let per_layer = "allocation = \"per_layer\"";
     let lists = |src: &str, dst: &str| {
         let dir = pair(&document(SRC, src), &document(&DST.replace("tp = 2", "tp = 1\npp = 2"), dst));
-        let plan = plan_json(dir.path(), &["--tokens", "16", "--chunks"]);
+        let plan = plan_json(dir.path(), "--tokens 16 --chunks");
         plan["routes"].clone()
     };
     // One block of 16 tokens is one run of 8 KiB. Layer 3 is in slot 1 of the second stage.
@@ -122,8 +117,7 @@ fn groups_have_lists_of_their_own() {
                   kind = \"linear\"\nheads = 8\nhead_dim = 4\ndtype = \"f32\"\n";
     let text = document("block_size = 16\nnum_blocks = 8", "") + second;
     let dir = pair(&text, &text);
-    let args = ["--tokens", "16", "--chunks", "--src-blocks", "attn=6", "--src-blocks", "state=3"];
-    let plan = plan_json(dir.path(), &args);
+    let plan = plan_json(dir.path(), "--tokens 16 --chunks --src-blocks attn=6 --src-blocks state=3");
     let starts: Vec<_> = plan["routes"]
         .as_array()
         .expect("routes")
@@ -134,20 +128,18 @@ fn groups_have_lists_of_their_own() {
     assert_eq!(starts, [(Some("attn"), Some(6 * 8192)), (Some("state"), Some(3 * 512))]);
 
     for (lists, part) in [
-        (&["--src-blocks", "nope=1"][..], "no group \"nope\""),
-        (&["--src-blocks", "attn=1", "--src-blocks", "attn=2"], "given twice for group \"attn\""),
-        (&["--dst-blocks", "1", "--dst-blocks", "2"], "given twice for all groups"),
+        ("--src-blocks nope=1", "no group \"nope\""),
+        ("--src-blocks attn=1 --src-blocks attn=2", "given twice for group \"attn\""),
+        ("--dst-blocks 1 --dst-blocks 2", "given twice for all groups"),
     ] {
-        let ran = self::plan(dir.path(), &[&["--tokens", "16"], lists].concat());
-        assert_eq!(ran.code, Some(2));
-        assert!(ran.stderr.contains(part), "{}", ran.stderr);
+        self::plan(dir.path(), &format!("--tokens 16 {lists}")).refused(part);
     }
 }
 
 #[test]
 fn what_cannot_be_bridged_is_named_with_both_values() {
     let dir = pair(&document(SRC, ""), &document(DST, "").replace("head_dim = 16", "head_dim = 32"));
-    let ran = plan(dir.path(), &["--tokens", "16"]);
+    let ran = plan(dir.path(), "--tokens 16");
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
     for part in ["a.toml", "b.toml", "head_dim", "16 at the source", "32 at the destination"] {
         assert!(ran.told().contains(part), "{part} in {}", ran.stderr);
@@ -158,7 +150,7 @@ fn what_cannot_be_bridged_is_named_with_both_values() {
 fn all_faults_of_a_document_are_told_at_once() {
     let bad = document(SRC, "").replace("tp = 1", "tp = 0").replace("heads = 8", "head = 8");
     let dir = pair(&bad, &document(DST, ""));
-    let ran = plan(dir.path(), &["--tokens", "16"]);
+    let ran = plan(dir.path(), "--tokens 16");
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
     for part in [
         "a.toml",
@@ -176,33 +168,31 @@ fn all_faults_of_a_document_are_told_at_once() {
 fn tables_that_do_not_suit_are_bad_input() {
     let dir = pair(&document(SRC, ""), &document(DST, ""));
     for (args, part) in [
-        (&["--tokens", "64", "--src-blocks", "0,1"][..], "has 2 blocks, 4 are needed"),
-        (&["--tokens", "64", "--src-blocks", "0,-,2,3"], "entry 1"),
-        (&["--tokens", "64", "--src-blocks", "0-2,8"], "block 8"),
-        (&["--tokens", "64", "--dst-blocks", "3,3"], "block 3 stands twice"),
-        (&["--tokens", "1000"], "block 62"),
-        (&["--tokens", "18446744073709551615", "--start", "1"], "beyond the last position"),
-        (&["--tokens", "16", "--chunks"], "--format json"),
-        (&["--tokens", "-5"], "--tokens"),
-        (&["--tokens", "16", "--src-blocks", "x"], "is no block"),
+        ("--tokens 64 --src-blocks 0,1", "has 2 blocks, 4 are needed"),
+        ("--tokens 64 --src-blocks 0,-,2,3", "entry 1"),
+        ("--tokens 64 --src-blocks 0-2,8", "block 8"),
+        ("--tokens 64 --dst-blocks 3,3", "block 3 stands twice"),
+        ("--tokens 1000", "block 62"),
+        ("--tokens 18446744073709551615 --start 1", "beyond the last position"),
+        ("--tokens 16 --chunks", "--format json"),
+        ("--tokens -5", "--tokens"),
+        ("--tokens 16 --src-blocks x", "is no block"),
     ] {
-        let ran = plan(dir.path(), args);
-        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}");
-        assert!(ran.stderr.contains(part), "{args:?}: {}", ran.stderr);
+        plan(dir.path(), args).refused(part);
     }
 }
 
 #[test]
 fn blocks_that_are_never_touched_need_no_number() {
     let dir = pair(&document(SRC, ""), &document(DST, ""));
-    let args = ["--tokens", "16", "--start", "32", "--src-blocks", "-,-,7", "--dst-blocks", "-,3"];
-    assert_eq!(plan_json(dir.path(), &args)["totals"]["segments"], 1);
+    let plan = plan_json(dir.path(), "--tokens 16 --start 32 --src-blocks -,-,7 --dst-blocks -,3");
+    assert_eq!(plan["totals"]["segments"], 1);
 }
 
 #[test]
 fn no_tokens_are_no_routes_and_no_error() {
     let dir = pair(&document(SRC, ""), &document(DST, ""));
-    let plan = plan_json(dir.path(), &["--tokens", "0"]);
+    let plan = plan_json(dir.path(), "--tokens 0");
     assert_eq!(plan["totals"]["bytes"], 0);
     assert_eq!(plan["totals"]["chunks"], 0);
 }
@@ -243,15 +233,11 @@ fn stdin_may_be_a_socket_and_is_one_document() {
         OwnedFd::from(there)
     };
     let args = ["--from", "-", "--to", "b.toml", "--tokens", "64"];
-    let ran = plan_from(sent(&document(SRC, "")), dir.path(), &args);
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    plan_from(sent(&document(SRC, "")), dir.path(), &args).is_good();
     let ran = plan_from(sent("{"), dir.path(), &args);
-    assert_eq!(ran.code, Some(2));
-    assert!(ran.told().contains("stdin is no JSON"), "{}", ran.stderr);
+    ran.refused("stdin is no JSON");
     let args = ["--from", "-", "--to", "-", "--tokens", "64"];
-    let ran = plan_from(sent(&document(SRC, "")), dir.path(), &args);
-    assert_eq!(ran.code, Some(2));
-    assert!(ran.told().contains("both -"), "{}", ran.stderr);
+    plan_from(sent(&document(SRC, "")), dir.path(), &args).refused("both -");
 }
 
 #[test]
@@ -261,8 +247,7 @@ fn a_document_of_one_line_is_not_printed_whole() {
     fs::write(dir.path().join("a.json"), format!("{{\"x\": [{padding}]}}")).expect("a file");
     fs::write(dir.path().join("a.toml"), format!("tp = 0\nx = [{padding}]")).expect("a file");
     let told = |from| {
-        let args = ["plan", "--from", from, "--to", "b.toml", "--tokens", "1"];
-        let ran = transload_in(dir.path(), &args);
+        let ran = typed(dir.path(), &format!("plan --from {from} --to b.toml --tokens 1"));
         assert_eq!(ran.code, Some(2));
         assert!(ran.stderr.len() < 2000, "{} bytes", ran.stderr.len());
         ran.told()
@@ -276,24 +261,23 @@ fn a_document_of_one_line_is_not_printed_whole() {
 #[test]
 fn a_plan_is_drawn_into_a_file() {
     let dir = pair(&document(SRC, ""), &document(DST, ""));
-    let table = plan(dir.path(), &["--tokens", "100", "--svg", "plan.svg"]);
-    assert_eq!((table.code, table.stderr.as_str()), (Some(0), ""));
+    let table = plan(dir.path(), "--tokens 100 --svg plan.svg");
+    table.is_good();
     assert!(table.stdout.contains(" drawn in plan.svg\n"), "{}", table.stdout);
     let drawn = || fs::read_to_string(dir.path().join("plan.svg")).expect("a picture");
     let picture = drawn();
     assert!(picture.starts_with("<svg "), "{picture}");
-    let json = plan_json(dir.path(), &["--tokens", "100", "--svg", "plan.svg"]);
+    let json = plan_json(dir.path(), "--tokens 100 --svg plan.svg");
     assert_eq!(json["svg"], "plan.svg");
     assert_eq!(drawn(), picture);
-    let json = plan_json(dir.path(), &["--tokens", "100"]);
+    let json = plan_json(dir.path(), "--tokens 100");
     assert_eq!(json.get("svg"), None);
 }
 
 #[test]
 fn a_picture_that_cannot_be_written_is_a_fault() {
     let dir = pair(&document(SRC, ""), &document(DST, ""));
-    let ran = plan(dir.path(), &["--tokens", "100", "--svg", "missing/plan.svg"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
-    let told = ran.told();
-    assert!(told.contains("missing/plan.svg") && told.contains("a folder that exists"), "{told}");
+    let ran = plan(dir.path(), "--tokens 100 --svg missing/plan.svg");
+    ran.refused("missing/plan.svg");
+    ran.refused("a folder that exists");
 }

@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::{DST, Ran, SRC, document, pair, transload_in};
+use common::{DST, Ran, SRC, document, pair, typed};
 use serde_json::{Value, json};
 
 /// The folder with the canonical model's config.
@@ -18,26 +18,16 @@ fn llama() -> tempfile::TempDir {
 }
 
 /// Plans the canonical case from a config and two descriptions.
-fn canonical(more: &[&str]) -> Ran {
-    let mut args = vec![
-        "plan",
-        "config.json",
-        "--from-side",
-        "tp=4,block=16,order=NHD",
-        "--to-side",
-        "tp=8,block=64,order=HND",
-        "--tokens",
-        "2048",
-    ];
-    args.extend(more);
-    transload_in(llama().path(), &args)
+fn canonical(more: &str) -> Ran {
+    let sides = "--from-side tp=4,block=16,order=NHD --to-side tp=8,block=64,order=HND";
+    typed(llama().path(), &format!("plan config.json {sides} --tokens 2048 {more}"))
 }
 
 /// A head's elements and their scales are parts of a page, each cut by heads and by tokens.
 #[test]
 fn packed_rows_are_cut_by_heads() {
     for (dtype, bytes) in [("nvfp4", 80 * 8 * 144), ("int8_per_token_head", 80 * 8 * 264)] {
-        let ran = canonical(&["--dtype", dtype, "--format", "json"]);
+        let ran = canonical(&format!("--dtype {dtype} --format json"));
         assert_eq!(ran.json()["totals"]["bytes"], 2048 * bytes, "{dtype}");
     }
     let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/tests/catalog/configs");
@@ -45,34 +35,27 @@ fn packed_rows_are_cut_by_heads() {
         "plan gpt-oss-120b.json --dtype nvfp4 --from-side tp=2 --to-side tp=4 --tokens 100",
         "inspect gpt-oss-120b.json --dtype nvfp4 --deployment",
     ] {
-        let windows: Vec<&str> = windows.split(' ').collect();
-        let ran = transload_in(&configs, &windows);
-        assert_eq!(ran.code, Some(2));
-        assert!(ran.told().contains("nvfp4 keeps the scales"), "{}", ran.stderr);
+        typed(&configs, windows).refused("nvfp4 keeps the scales");
     }
 }
 
 #[test]
 fn links_and_sides_are_taken_as_people_type_them() {
     let seconds = |link| {
-        let told = canonical(&["--link", link, "--format", "json"]).json();
+        let told = canonical(&format!("--link {link} --format json")).json();
         told["link"]["seconds_with_a_link_each"].as_f64()
     };
     assert_eq!(seconds("2x200Gbit"), seconds("400Gbit"));
     assert!(seconds("400Gbit").is_some());
-    let ran = canonical(&["--link", "-1Gbit"]);
-    assert_eq!(ran.code, Some(2));
-    assert!(ran.told().contains("write it as 100Gbit"), "{}", ran.stderr);
+    let ran = canonical("--link -1Gbit");
+    ran.refused("write it as 100Gbit");
     let replicas = "plan config.json --from-side tp=1,dp=8,order=nhd --to-side tp=8 --tokens 64";
-    let replicas: Vec<&str> = replicas.split(' ').collect();
-    let ran = transload_in(llama().path(), &replicas);
-    assert_eq!(ran.code, Some(2));
-    assert!(ran.told().contains("leave dp out"), "{}", ran.stderr);
+    typed(llama().path(), replicas).refused("leave dp out");
 }
 
 #[test]
 fn sides_can_be_described() {
-    let plan = canonical(&["--format", "json"]).json();
+    let plan = canonical("--format json").json();
     assert_eq!(plan["totals"]["bytes"], 671_088_640);
     assert_eq!(plan["totals"]["chunks"], 1_310_720);
     // Each decode rank has half of what one prefill rank holds.
@@ -84,27 +67,24 @@ fn sides_can_be_described() {
 #[test]
 fn a_described_side_serves_what_the_other_document_is_about() {
     let dir = pair(&document(SRC, ""), "");
-    let args = ["plan", "--from", "a.toml", "--to-side", "tp=4", "--tokens", "100"];
-    let ran = transload_in(dir.path(), &[&args[..], &["--format", "json"]].concat());
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    let ran = typed(dir.path(), "plan --from a.toml --to-side tp=4 --tokens 100 --format json");
+    ran.is_good();
     assert_eq!(ran.json()["totals"]["bytes"], 100 * 4 * 8 * 64);
 }
 
 #[test]
 fn scattered_blocks_never_go_on_in_the_next() {
-    let chunks = |more: &[&str]| {
-        let sides = ["--from-side", "order=BLSHC", "--to-side", "order=BLSHC"];
-        let args = ["plan", "config.json", "--tokens", "160", "--format", "json"];
-        let args = [&args[..], &sides, more].concat();
-        transload_in(llama().path(), &args).json()["totals"]["chunks"].clone()
+    let chunks = |more: &str| {
+        let sides = "--from-side order=BLSHC --to-side order=BLSHC";
+        let line = format!("plan config.json --tokens 160 --format json {sides} {more}");
+        typed(llama().path(), &line).json()["totals"]["chunks"].clone()
     };
-    assert_eq!((chunks(&[]), chunks(&["--scattered"])), (json!(1), json!(10)));
+    assert_eq!((chunks(""), chunks("--scattered")), (json!(1), json!(10)));
 }
 
 #[test]
 fn a_link_takes_its_time() {
-    let more = ["--format", "json", "--link", "100Gbit", "--chunk-cost", "1us"];
-    let link = canonical(&more).json()["link"].clone();
+    let link = canonical("--format json --link 100Gbit --chunk-cost 1us").json()["link"].clone();
     let seconds = |key: &str| link[key].as_f64().expect("seconds");
     let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
     // A prefill rank sends to two decode ranks.
@@ -117,13 +97,11 @@ fn a_link_takes_its_time() {
 /// An estimate assumes engines that have run for a while, unless `--contiguous` is given. It says which it assumes.
 #[test]
 fn a_link_is_estimated_with_scattered_blocks_unless_asked_otherwise() {
-    let sides = ["--from-side", "order=BLSHC", "--to-side", "order=BLSHC"];
-    let link = ["--link", "1GB/s", "--chunk-cost", "1ms"];
-    let args = ["plan", "config.json", "--tokens", "160"];
-    let args = [&args[..], &sides, &link].concat();
-    let ran = |more: &[&str]| transload_in(llama().path(), &[&args[..], more].concat());
-    let estimate = |more: &[&str]| {
-        let plan = ran(&[&["--format", "json"], more].concat()).json();
+    let line =
+        "plan config.json --tokens 160 --from-side order=BLSHC --to-side order=BLSHC --link 1GB/s --chunk-cost 1ms";
+    let ran = |more: &str| typed(llama().path(), &format!("{line} {more}"));
+    let estimate = |more: &str| {
+        let plan = ran(&format!("--format json {more}")).json();
         let bytes = plan["totals"]["bytes"].as_f64().expect("bytes");
         let chunks = plan["totals"]["chunks"].as_u64().expect("chunks");
         let seconds = plan["link"]["seconds_with_one_link"].as_f64();
@@ -131,18 +109,17 @@ fn a_link_is_estimated_with_scattered_blocks_unless_asked_otherwise() {
         (plan["link"]["blocks"].clone(), chunks, estimated.round() as u64)
     };
     // The plan itself is unchanged: one chunk.
-    assert_eq!(estimate(&[]), (json!("scattered"), 1, 10));
-    assert_eq!(estimate(&["--contiguous"]), (json!("contiguous"), 1, 1));
-    assert_eq!(estimate(&["--scattered"]), (json!("scattered"), 10, 10));
-    let listed = ["--src-blocks", "0-9", "--dst-blocks", "5-9,0-4"];
-    assert_eq!(estimate(&listed), (json!("listed"), 2, 2));
-    for (more, told) in
-        [(&[][..], "blocks scattered"), (&["--contiguous"], "blocks contiguous"), (&listed, "blocks as listed")]
+    assert_eq!(estimate(""), (json!("scattered"), 1, 10));
+    assert_eq!(estimate("--contiguous"), (json!("contiguous"), 1, 1));
+    assert_eq!(estimate("--scattered"), (json!("scattered"), 10, 10));
+    let listed = "--src-blocks 0-9 --dst-blocks 5-9,0-4";
+    assert_eq!(estimate(listed), (json!("listed"), 2, 2));
+    for (more, told) in [("", "blocks scattered"), ("--contiguous", "blocks contiguous"), (listed, "blocks as listed")]
     {
         let table = ran(more).stdout;
         assert!(table.contains(told), "{more:?}: {table}");
     }
-    let both = ran(&["--contiguous", "--scattered"]);
+    let both = ran("--contiguous --scattered");
     assert_eq!(both.code, Some(2), "{}", both.stdout);
 }
 
@@ -154,12 +131,9 @@ fn replicas_share_and_distinct_bytes_are_told() {
         [[group]]\nname = \"latent\"\nlayers = \"0-59\"\n[[group.spec]]\nkind = \"mla\"\n\
         latent = 576\ndtype = \"bf16\"\n";
     fs::write(dir.path().join("mla.toml"), document).expect("a file");
-    let plan = |from, to, more: &[&str]| {
-        let sides = ["--from-side", from, "--to-side", to];
-        let args = ["plan", "--spec", "mla.toml", "--tokens", "100"];
-        transload_in(dir.path(), &[&args[..], &sides, more].concat())
-    };
-    let told = plan("tp=4", "tp=2", &["--format", "json"]).json();
+    let plan =
+        |from, to, more| typed(dir.path(), &format!("plan --spec mla.toml --from-side {from} --to-side {to} {more}"));
+    let told = plan("tp=4", "tp=2", "--tokens 100 --format json").json();
     let whole = 60u64 * 576 * 2 * 100;
     assert_eq!(told["totals"]["bytes"], 2 * whole);
     assert_eq!(told["totals"]["distinct_bytes"], whole);
@@ -171,7 +145,7 @@ fn replicas_share_and_distinct_bytes_are_told() {
     };
     assert_eq!(bytes(&told["matrix"]), bytes(&matrix));
     assert_eq!(told["links"], json!({"all": 8, "idle": 4, "idle_sources": []}));
-    let table = plan("tp=4", "tp=2", &[]).stdout;
+    let table = plan("tp=4", "tp=2", "--tokens 100").stdout;
     for line in [
         "100 tokens from position 0: 13,824,000 bytes",
         "6,912,000 bytes of them distinct; 4 of 8 links carry nothing; every source rank sends",
@@ -181,28 +155,25 @@ fn replicas_share_and_distinct_bytes_are_told() {
     // One block of one layer cannot be divided.
     let document = document.replace("0-59", "0");
     fs::write(dir.path().join("mla.toml"), document).expect("a file");
-    let told = plan("tp=4", "tp=1", &["--format", "json"]);
+    let told = plan("tp=4", "tp=1", "--tokens 100 --format json");
     assert_eq!(told.json()["links"]["idle_sources"], json!([]));
-    let args = ["plan", "--spec", "mla.toml", "--tokens", "16", "--format", "json"];
-    let sides = ["--from-side", "tp=4", "--to-side", "tp=1"];
-    let told = transload_in(dir.path(), &[&args[..], &sides].concat());
+    let told = plan("tp=4", "tp=1", "--tokens 16 --format json");
     assert_eq!(told.json()["links"]["idle_sources"], json!([1, 2, 3]));
 }
 
 #[test]
 fn tokens_may_be_thousands_and_are_told_again() {
-    let sides = ["--from-side", "tp=1", "--to-side", "tp=2"];
-    for (typed, told) in [("128k", "128,000"), ("128Ki", "131,072")] {
-        let args = ["plan", "config.json", "--tokens", typed];
-        let ran = transload_in(llama().path(), &[&args[..], &sides].concat());
+    let of = |tokens| {
+        let line = format!("plan config.json --from-side tp=1 --to-side tp=2 --tokens {tokens}");
+        typed(llama().path(), &line)
+    };
+    for (tokens, told) in [("128k", "128,000"), ("128Ki", "131,072")] {
+        let ran = of(tokens);
         let line = format!(" {told} tokens from position 0: ");
         assert!(ran.stdout.contains(&line), "{}{}", ran.stdout, ran.stderr);
     }
-    for typed in ["1e6", "128,000", "-1", "many"] {
-        let args = ["plan", "config.json", "--tokens", typed];
-        let ran = transload_in(llama().path(), &[&args[..], &sides].concat());
-        assert_eq!(ran.code, Some(2), "{typed}");
-        assert!(ran.told().contains("128k (128,000)"), "{}", ran.stderr);
+    for tokens in ["1e6", "128,000", "-1", "many"] {
+        of(tokens).refused("128k (128,000)");
     }
 }
 
@@ -222,33 +193,26 @@ fn documents_that_would_take_all_memory_are_refused() {
     };
     side("a.toml", "pp");
     side("b.toml", "tp");
-    let args = ["plan", "--from", "a.toml", "--to", "b.toml", "--tokens", "64"];
-    let ran = transload_in(dir.path(), &args);
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
-    let told = "268435456 slices, more than the most there may be, 262144";
-    assert!(ran.told().contains(told), "{}", ran.stderr);
+    let ran = typed(dir.path(), "plan --from a.toml --to b.toml --tokens 64");
+    ran.refused("268435456 slices, more than the most there may be, 262144");
 }
 
 #[test]
 fn a_model_where_a_document_should_be_is_told_what_to_type() {
     let dir = llama();
     fs::write(dir.path().join("empty.toml"), "\n").expect("a file");
-    let tokens = ["--tokens", "5", "--to-side", "tp=2"];
     for (from, told) in
         [("config.json", "transload plan config.json --from-side tp=4,block=16"), ("empty.toml", "empty.toml is empty")]
     {
-        let ran = transload_in(dir.path(), &[&["plan", "--from", from][..], &tokens].concat());
-        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{from}");
-        assert!(ran.told().contains(told), "{from}: {}", ran.stderr);
+        typed(dir.path(), &format!("plan --from {from} --to-side tp=2 --tokens 5")).refused(told);
     }
-    let sides = ["--from-side", "pp=81", "--to-side", "tp=2", "--tokens", "5"];
-    let ran = transload_in(dir.path(), &[&["plan", "config.json"], &sides[..]].concat());
-    assert!(ran.told().contains("take 80 stages at most"), "{}", ran.stderr);
+    let ran = typed(dir.path(), "plan config.json --from-side pp=81 --to-side tp=2 --tokens 5");
+    ran.refused("take 80 stages at most");
 }
 
 #[test]
 fn rows_are_for_spreadsheets_too() {
-    let csv = canonical(&["--format", "csv"]).stdout;
+    let csv = canonical("--format csv").stdout;
     let mut lines = csv.lines();
     let header = "src_rank,dst_rank,group,component,bytes,chunks,min_chunk_bytes,max_chunk_bytes";
     assert_eq!(lines.next(), Some(header));
@@ -258,7 +222,7 @@ fn rows_are_for_spreadsheets_too() {
 
 #[test]
 fn suggestions_say_what_to_change_and_what_that_gains() {
-    let plan = canonical(&["--format", "json", "--suggest"]).json();
+    let plan = canonical("--format json --suggest").json();
     let suggested = &plan["suggestions"];
     assert_eq!(suggested["today"], json!({"chunks": 163_840, "bytes": 83_886_080, "chunk_bytes": 512}));
     assert_eq!(
@@ -295,15 +259,17 @@ fn suggestions_say_what_to_change_and_what_that_gains() {
     }
 }
 
+/// What is suggested for the sides of a model.
+fn suggested(config: &Path, sides: &str) -> Value {
+    let line = format!("plan {} --tokens 64 --format json --suggest {sides}", config.display());
+    typed(Path::new("."), &line).json()["suggestions"].clone()
+}
+
 /// Either side could take the other's order. Both suggestions are made, since a user may control only one side.
 #[test]
 fn either_side_may_change_for_the_same_gain() {
     let config = common::root().join("docs/examples/models/llama-3.1-70b.json");
-    let config = config.to_str().expect("a path");
-    let sides = ["--from-side", "tp=4,order=NHD", "--to-side", "tp=4,order=HND"];
-    let more = ["--tokens", "64", "--format", "json", "--suggest"];
-    let ran = transload_in(Path::new("."), &[&["plan", config][..], &sides, &more].concat());
-    let told = ran.json()["suggestions"].clone();
+    let told = suggested(&config, "--from-side tp=4,order=NHD --to-side tp=4,order=HND");
     let best = told["best"].as_array().expect("a list");
     let of = |from, to| {
         let mut ways = best.iter();
@@ -316,21 +282,14 @@ fn either_side_may_change_for_the_same_gain() {
 #[test]
 fn convolutions_laid_out_alike_are_suggested() {
     let config = common::root().join("docs/examples/models/nemotron-h-8b.json");
-    let config = config.to_str().expect("a path");
-    let suggested = |from, to| {
-        let args = ["plan", config, "--tokens", "64", "--format", "json", "--suggest"];
-        let sides = ["--from-side", from, "--to-side", to];
-        let ran = transload_in(Path::new("."), &[&args[..], &sides].concat());
-        ran.json()["suggestions"].clone()
-    };
-    let told = suggested("tp=1,order=HND,conv=DS", "tp=2,order=HND");
+    let told = suggested(&config, "--from-side tp=1,order=HND,conv=DS --to-side tp=2,order=HND");
     let advice = told["advice"].as_str().expect("a sentence");
     assert!(advice.starts_with("Give the destination convolutions laid out as DS: "), "{advice}");
     let best = told["best"].as_array().expect("a list");
     let advised = (json!({}), json!({"conv_layout": "DS"}));
     assert!(best.iter().any(|way| (&way["from"], &way["to"]) == (&advised.0, &advised.1)), "{told}");
     // Both sides have this layout already, so it is not suggested.
-    let told = suggested("tp=1,order=HND,conv=DS", "tp=2,order=HND,conv=DS");
+    let told = suggested(&config, "--from-side tp=1,order=HND,conv=DS --to-side tp=2,order=HND,conv=DS");
     let best = told["best"].as_array().expect("a list");
     let mut sides = best.iter().flat_map(|s| [&s["from"], &s["to"]]);
     assert!(sides.all(|side| side.get("conv_layout").is_none()), "{told}");
@@ -349,24 +308,10 @@ fn suggestions_for_long_sequences_count_every_chunk() {
         // Most bytes of a short sequence are states, of a long one latents.
         ("deepseek-v4-flash", "0", "300000"),
     ] {
-        let config = configs.join(format!("{config}.json"));
-        let args = [
-            "plan",
-            config.to_str().expect("a path"),
-            "--from-side",
-            "tp=1,block=128",
-            "--to-side",
-            "tp=1,block=256",
-            "--start",
-            start,
-            "--tokens",
-            tokens,
-            "--format",
-            "json",
-            "--suggest",
-            "--scattered",
-        ];
-        let plan = transload_in(Path::new("."), &args).json();
+        let sides = "--from-side tp=1,block=128 --to-side tp=1,block=256";
+        let more = "--format json --suggest --scattered";
+        let line = format!("plan {config}.json {sides} --start {start} --tokens {tokens} {more}");
+        let plan = typed(&configs, &line).json();
         let histogram = plan["histogram"].as_array().expect("a list").iter();
         let lengths = histogram.map(|entry| (entry[0].as_u64(), entry[1].as_u64()));
         let lengths: Vec<(u64, u64)> = lengths.filter_map(|(l, c)| Some((l?, c?))).collect();
@@ -376,7 +321,7 @@ fn suggestions_for_long_sequences_count_every_chunk() {
             "bytes": plan["totals"]["bytes"],
             "chunk_bytes": longest.expect("chunks").0,
         });
-        assert_eq!(plan["suggestions"]["today"], expected, "{args:?}");
+        assert_eq!(plan["suggestions"]["today"], expected, "{line}");
     }
 }
 
@@ -388,19 +333,14 @@ fn more_bytes_than_can_be_counted_are_no_plan() {
         "spec": [{"kind": "attention", "heads": 1, "head_dim": 512, "dtype": "bf16"}]}]});
     let dir = tempfile::tempdir().expect("a folder");
     fs::write(dir.path().join("absurd.json"), absurd.to_string()).expect("a file");
-    let tokens = (1u64 << 32).to_string();
-    let sides = ["plan", "--from", "absurd.json", "--to", "absurd.json"];
-    let ran = transload_in(dir.path(), &[&sides[..], &["--tokens", &tokens]].concat());
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
-    let told = "36893488147419103232 bytes would move";
-    assert!(ran.told().contains(told), "{}", ran.stderr);
+    let line = format!("plan --from absurd.json --to absurd.json --tokens {}", 1u64 << 32);
+    typed(dir.path(), &line).refused("36893488147419103232 bytes would move");
 }
 
 #[test]
 fn lists_in_the_terms_of_nixl_pair_up() {
     let dir = pair(&document(SRC, "allocation = \"per_layer\""), &document(DST, ""));
-    let args = ["plan", "--from", "a.toml", "--to", "b.toml", "--tokens", "70", "--emit", "nixl"];
-    let lists = transload_in(dir.path(), &args).json();
+    let lists = typed(dir.path(), "plan --from a.toml --to b.toml --tokens 70 --emit nixl").json();
     let agents = lists["agents"].as_array().expect("a list");
     assert_eq!(agents.len(), 1 + 2);
     assert_eq!(agents[0]["reg_descs"].as_array().map(Vec::len), Some(4));
@@ -435,31 +375,25 @@ fn lists_in_the_terms_of_nixl_pair_up() {
 fn sides_that_make_no_sense_are_told_what_is_wrong() {
     let dir = llama();
     for (args, told) in [
-        (&["config.json", "--tokens", "5"][..], "there is a model, but no side that serves it"),
-        (&["--from-side", "tp=2", "--to-side", "tp=4", "--tokens", "5"], "there is no model that they serve"),
-        (&["config.json", "--from-side", "tp=2", "--tokens", "5"], "nothing says what the to side is"),
-        (&["config.json", "--from-side", "tp=x", "--tokens", "5"], "tp has to be a whole number"),
+        ("config.json --tokens 5", "there is a model, but no side that serves it"),
+        ("--from-side tp=2 --to-side tp=4 --tokens 5", "there is no model that they serve"),
+        ("config.json --from-side tp=2 --tokens 5", "nothing says what the to side is"),
+        ("config.json --from-side tp=x --tokens 5", "tp has to be a whole number"),
         (
-            &["config.json", "--from-side", "tp=3", "--to-side", "tp=4", "--tokens", "5"],
+            "config.json --from-side tp=3 --to-side tp=4 --tokens 5",
             "group attn: heads: 8 cannot be shared out over tp = 3",
         ),
-        (&["config.json", "--from-side", "tp=2", "--to-side", "tp=4", "--emit", "nixl"], "how many tokens"),
-        (&["config.json", "--from-side", "tp=2", "--to-side", "tp=4", "--tokens", "5", "--link", "fast"], "is no rate"),
+        ("config.json --from-side tp=2 --to-side tp=4 --emit nixl", "how many tokens"),
+        ("config.json --from-side tp=2 --to-side tp=4 --tokens 5 --link fast", "is no rate"),
     ] {
-        let ran = transload_in(dir.path(), &[&["plan"], args].concat());
-        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}");
-        assert!(ran.told().contains(told), "{args:?}: {}", ran.stderr);
+        typed(dir.path(), &format!("plan {args}")).refused(told);
     }
-    let ran = transload_in(dir.path(), &["inspect", "config.json", "--format", "csv"]);
-    assert!(ran.told().contains("csv is for `transload plan`"), "{}", ran.stderr);
+    typed(dir.path(), "inspect config.json --format csv").refused("csv is for `transload plan`");
 }
 
 #[test]
 fn more_scattered_blocks_than_a_list_holds_are_refused() {
     let side = "block=1,allocation=per_layer";
-    let sides = ["--from-side", side, "--to-side", side];
-    let args = ["plan", "config.json", "--tokens", "30000000", "--scattered"];
-    let ran = transload_in(llama().path(), &[&args[..], &sides].concat());
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
-    assert!(ran.told().contains("too many blocks"), "{}", ran.stderr);
+    let line = format!("plan config.json --tokens 30000000 --scattered --from-side {side} --to-side {side}");
+    typed(llama().path(), &line).refused("too many blocks");
 }

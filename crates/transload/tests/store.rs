@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use common::{Ran, transload};
+use common::{Ran, transload, typed, typed_with};
 use serde_json::{Value, json};
 use stores::{HASHES, fill, uri};
 use transload::archive::objects::{Objects, Source};
@@ -30,15 +30,14 @@ impl Filled {
         self.0.path().join("kv")
     }
 
-    fn run(&self, action: &str, more: &[&str]) -> Ran {
-        let uri = uri(&self.folder());
-        transload(&[&["store", action, uri.as_str()], more].concat())
+    fn run(&self, action: &str, more: &str) -> Ran {
+        typed(self.0.path(), &format!("store {action} {} {more}", uri(&self.folder())))
     }
 
     #[track_caller]
-    fn json(&self, action: &str, more: &[&str]) -> Value {
-        let ran = self.run(action, &[more, &["--format", "json"]].concat());
-        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    fn json(&self, action: &str, more: &str) -> Value {
+        let ran = self.run(action, &format!("{more} --format json"));
+        ran.is_good();
         let json = ran.json();
         assert_eq!(json["schema"], format!("transload.store.{action}/1"));
         json
@@ -53,18 +52,18 @@ fn names(list: &Value, field: &str) -> Vec<String> {
 #[test]
 fn ls_lists_manifests_and_room() {
     let store = Filled::new();
-    let json = store.json("ls", &[]);
+    let json = store.json("ls", "");
     assert_eq!(names(&json["manifests"], "name"), ["chat-7/slot0", "chat-7/slot1"]);
     assert_eq!(json["usage"]["manifests"], 2);
     assert_eq!(json["usage"]["chunks"], 3);
     assert_eq!(json["usage"]["chunk_bytes"], 65536 + 40000 + 30000);
     assert_eq!(json.get("chunks"), None);
-    let json = store.json("ls", &["--chunks", "--sort", "size"]);
+    let json = store.json("ls", "--chunks --sort size");
     let by_size = [HASHES[0], HASHES[1], HASHES[2]];
     assert_eq!(names(&json["chunks"], "hash"), by_size);
     assert_eq!(names(&json["manifests"], "name"), ["chat-7/slot0", "chat-7/slot1"]);
 
-    let table = store.run("ls", &[]).stdout;
+    let table = store.run("ls", "").stdout;
     assert!(table.contains("chat-7/slot1"), "{table}");
     assert!(table.contains("2 manifests of"), "{table}");
 }
@@ -74,16 +73,13 @@ fn ls_lists_manifests_and_room() {
 fn a_store_is_found_and_not_made() {
     let store = Filled::new();
     let below = format!("{}/chat-7", uri(&store.folder()));
-    let ran = transload(&["store", "ls", &below, "--format", "json"]);
+    let ran = typed(&std::env::temp_dir(), &format!("store ls {below} --format json"));
     assert_eq!(names(&ran.json()["manifests"], "name"), ["slot0", "slot1"]);
 
     let nowhere = store.0.path().join("typo");
-    for action in [&["ls"][..], &["verify"], &["gc"], &["rm", "name"]] {
-        let (action, names) = action.split_at(1);
-        let ran = transload(&[&["store"], action, &[&uri(&nowhere)], names].concat());
-        assert_eq!(ran.code, Some(2), "{action:?}");
-        assert_eq!(ran.stdout, "");
-        assert!(ran.told().contains("there is no store at"), "{}", ran.stderr);
+    for (action, names) in [("ls", ""), ("verify", ""), ("gc", ""), ("rm", "name")] {
+        let line = format!("store {action} {} {names}", uri(&nowhere));
+        typed(store.0.path(), &line).refused("there is no store at");
     }
     assert!(!nowhere.exists());
 }
@@ -91,7 +87,7 @@ fn a_store_is_found_and_not_made() {
 #[test]
 fn show_tells_what_a_manifest_needs() {
     let store = Filled::new();
-    let json = store.json("show", &["chat-7/slot0"]);
+    let json = store.json("show", "chat-7/slot0");
     let mut needed = names(&json["chunks"], "hash");
     needed.sort();
     assert_eq!(needed, [HASHES[1], HASHES[0]]);
@@ -99,17 +95,15 @@ fn show_tells_what_a_manifest_needs() {
     let text = json["contents"]["text"].as_str().expect("a text");
     assert!(text.contains("llama-3.1-8b"), "{text}");
 
-    let json = store.json("show", &["chat-7/slot1"]);
+    let json = store.json("show", "chat-7/slot1");
     assert_eq!(names(&json["chunks"], "hash"), [HASHES[0]]);
     let hex = format!("0001736c6f74fffe{}", HASHES[0]);
     assert_eq!(json["contents"]["hex"], hex);
-    let table = store.run("show", &["chat-7/slot1"]).stdout;
+    let table = store.run("show", "chat-7/slot1").stdout;
     assert!(table.contains("00 01 73 6c 6f 74 ff fe  b1 94"), "{table}");
     assert!(table.contains("it refers to 1 chunk of 64 KiB"), "{table}");
 
-    let ran = store.run("show", &["none"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
-    assert!(ran.told().contains("has no manifest none"), "{}", ran.stderr);
+    store.run("show", "none").fails("has no manifest none");
 }
 
 /// Keys may contain any bytes. Those that would harm a terminal are escaped.
@@ -123,7 +117,7 @@ fn objects_are_told_by_their_keys() {
     let put = objects.put(&[source(b"a\x1b[2J\xff", &[(&[1; 3000]).into(), (&[2; 2000]).into()]), source(&long, &[])]);
     put.expect("put");
 
-    let json = store.json("ls", &[]);
+    let json = store.json("ls", "");
     let listed = json["manifests"].as_array().expect("a list").iter();
     let mut listed: Vec<&Value> = listed.filter(|entry| entry.get("object").is_some()).collect();
     listed.sort_by_key(|entry| entry["object"]["bytes"].as_u64());
@@ -133,7 +127,7 @@ fn objects_are_told_by_their_keys() {
     let escaped = "a\\x1b[2J\\xff";
     assert_eq!(listed[0]["object"], object(&long, 0));
     assert_eq!(listed[1]["object"], object(escaped, 5000));
-    let table = store.run("ls", &[]).stdout;
+    let table = store.run("ls", "").stdout;
     let line = format!("{escaped} of model@r1: 5,000 bytes, 4 bytes of meta");
     assert!(table.contains(&line), "{table}");
     let cut = format!("{}…+{} of", &long[..48], long.len() - 48);
@@ -141,15 +135,15 @@ fn objects_are_told_by_their_keys() {
     assert!(table.contains(" 2 objects of 4.88 KiB in namespace model@r1"), "{table}");
 
     let name = listed[1]["name"].as_str().expect("a name");
-    let json = store.json("show", &[name]);
+    let json = store.json("show", name);
     assert_eq!(json["contents"]["object"], object(escaped, 5000));
     assert_eq!(json["chunk_bytes"], 5000);
-    let text = store.run("show", &[name]).stdout;
+    let text = store.run("show", name).stdout;
     assert!(text.contains(" an object of 5,000 bytes with 4 bytes of meta\n namespace: model@r1\n"), "{text}");
     assert!(text.contains(&format!(" key:       {escaped}\n")), "{text}");
-    assert_eq!(store.json("verify", &[])["ok"], true);
-    store.run("gc", &["--grace", "0"]);
-    assert_eq!(store.json("show", &[name])["chunk_bytes"], 5000);
+    assert_eq!(store.json("verify", "")["ok"], true);
+    store.run("gc", "--grace 0");
+    assert_eq!(store.json("show", name)["chunk_bytes"], 5000);
 }
 
 #[test]
@@ -175,7 +169,7 @@ fn verify_finds_objects_that_cannot_be_read() {
     let cut = ManifestName::new(cut).expect("a name");
     backend.put_manifest(&cut, &manifest[1..]).expect("put");
 
-    let ran = store.run("verify", &["--format", "json"]);
+    let ran = store.run("verify", "--format json");
     assert_eq!(ran.code, Some(1));
     let faults = ran.json()["faults"].clone();
     let mut found = names(&faults, "how");
@@ -184,7 +178,7 @@ fn verify_finds_objects_that_cannot_be_read() {
     assert_eq!(found[0], "a piece of it is gone");
     assert!(found[1].starts_with("it does not begin as"), "{faults}");
     // Listing shows what can be read.
-    let listed = store.json("ls", &[]);
+    let listed = store.json("ls", "");
     let listed = listed["manifests"].as_array().expect("a list").iter();
     let told = listed.filter(|entry| entry.get("object").is_some());
     assert_eq!(told.count(), 1);
@@ -205,11 +199,11 @@ fn raw_is_the_bytes_and_nothing_else() {
 #[test]
 fn verify_finds_a_flipped_bit() {
     let store = Filled::new();
-    let json = store.json("verify", &[]);
+    let json = store.json("verify", "");
     assert_eq!((&json["ok"], &json["faults"]), (&json!(true), &json!([])));
     assert_eq!(json["complete"], true);
     flip_a_bit(&store.folder());
-    let ran = store.run("verify", &["--format", "json"]);
+    let ran = store.run("verify", "--format json");
     assert_eq!(ran.code, Some(1));
     let json = ran.json();
     assert_eq!(json["ok"], false);
@@ -218,14 +212,14 @@ fn verify_finds_a_flipped_bit() {
     assert_eq!(json["faults"][0]["what"], format!("chunk {}", HASHES[0]));
     assert_eq!(json["faults"][0]["needed_by"], json!(["chat-7/slot0", "chat-7/slot1"]));
     assert!(ran.told().contains("fault"), "{}", ran.stderr);
-    let ran = store.run("verify", &[]);
+    let ran = store.run("verify", "");
     assert_eq!(ran.code, Some(1));
     let table = ran.stdout;
     assert!(table.contains("chat-7/slot0, chat-7/slot1"), "{table}");
 
     // With another prefix those manifests are not listed, though they need the chunk.
     let other = uri(&store.folder().join("other"));
-    let ran = transload(&["store", "verify", other.as_str(), "--format", "json"]);
+    let ran = typed(&std::env::temp_dir(), &format!("store verify {other} --format json"));
     let fault = &ran.json()["faults"][0];
     assert_eq!(fault["what"], format!("chunk {}", HASHES[0]));
     assert!(fault["needed_by"].is_null(), "{fault}");
@@ -233,7 +227,7 @@ fn verify_finds_a_flipped_bit() {
     // The needs of an unreadable manifest are unknown. Those of the others are still reported.
     let path = manifest_files(&store.folder()).remove(0);
     fs::write(&path, "nothing").expect("written");
-    let json = store.run("verify", &["--format", "json"]).json();
+    let json = store.run("verify", "--format json").json();
     let faults = json["faults"].as_array().expect("a list");
     assert_eq!(faults.len(), 2, "{json}");
     let needed: Vec<_> = faults.iter().map(|fault| &fault["needed_by"]).collect();
@@ -258,11 +252,11 @@ fn looking_is_no_use() {
         let times = paths.iter().map(|path| fs::metadata(path)?.modified());
         times.collect::<Result<Vec<_>, _>>().expect("times")
     };
-    for (action, more) in [("ls", &[][..]), ("verify", &[]), ("rm", &["chat-7/slot0", "chat-7/slot1", "--dry-run"])] {
+    for (action, more) in [("ls", ""), ("verify", ""), ("rm", "chat-7/slot0 chat-7/slot1 --dry-run")] {
         store.run(action, more);
         assert!(used().iter().all(|used| *used == long_ago), "{action}");
     }
-    store.run("show", &["chat-7/slot0"]);
+    store.run("show", "chat-7/slot0");
     assert!(used().iter().any(|used| *used > long_ago));
 }
 
@@ -274,13 +268,13 @@ fn verify_tells_of_what_is_no_manifest() {
     let path = manifest_files(&store.folder()).remove(0);
     fs::remove_file(&path).expect("removed");
     fs::create_dir(&path).expect("a folder");
-    let ran = store.run("verify", &["--format", "json"]);
+    let ran = store.run("verify", "--format json");
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     let json = ran.json();
     let faults = json["faults"].as_array().expect("a list");
     assert_eq!(faults.len(), 2, "{json}");
     assert_eq!(json["usage"]["manifests"], 2, "{json}");
-    let table = store.run("verify", &[]).stdout;
+    let table = store.run("verify", "").stdout;
     assert!(table.contains(HASHES[0]), "{table}");
     assert!(table.contains("it is not a regular file"), "{table}");
 }
@@ -304,14 +298,14 @@ fn verify_tells_what_it_found_before_an_error() {
     // Removing a folder succeeds only if it is empty. The others hold manifests.
     let empty = folders.find(|folder| fs::remove_dir(folder).is_ok());
     fs::write(empty.expect("one without manifests"), "").expect("written");
-    let ran = store.run("verify", &["--format", "json"]);
+    let ran = store.run("verify", "--format json");
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     let json = ran.json();
     assert_eq!((&json["ok"], &json["complete"]), (&json!(false), &json!(false)));
     assert_eq!(json["faults"].as_array().map(Vec::len), Some(1), "{json}");
     let told = ran.told();
     assert!(told.contains("has 1 fault, and the rest could not be verified: cannot list manifests"), "{told}");
-    let table = store.run("verify", &[]).stdout;
+    let table = store.run("verify", "").stdout;
     assert!(table.contains(HASHES[0]) && table.contains("there may be more"), "{table}");
 }
 
@@ -335,30 +329,27 @@ fn files(folder: &Path) -> Vec<(u64, PathBuf)> {
 #[test]
 fn rm_removes_manifests_and_tells_which_are_not_there() {
     let store = Filled::new();
-    let listed = |store: &Filled| names(&store.json("ls", &[])["manifests"], "name");
-    let json = store.json("rm", &["chat-7/slot0", "chat-7/slot0", "--dry-run"]);
+    let listed = |store: &Filled| names(&store.json("ls", "")["manifests"], "name");
+    let json = store.json("rm", "chat-7/slot0 chat-7/slot0 --dry-run");
     assert_eq!(names(&json["removed"], "name"), ["chat-7/slot0"]);
     assert_eq!(listed(&store).len(), 2, "nothing went");
 
     // Existing manifests before and after a missing one are removed, and nothing else.
-    let args = ["none", "chat-7/slot0", "chat", "--format", "json"];
-    let ran = store.run("rm", &args);
-    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let ran = store.run("rm", "none chat-7/slot0 chat --format json");
+    ran.fails("has no manifest none, nor chat");
     let json = ran.json();
     assert_eq!(json["schema"], "transload.store.rm/1");
     assert_eq!(json["missing"], json!(["none", "chat"]));
     assert_eq!(json["removed"].as_array().map(Vec::len), Some(1));
     assert!(json["removed"][0]["bytes"].as_u64() > Some(90), "{json}");
-    let told = ran.told();
-    assert!(told.contains("has no manifest none, nor chat"), "{told}");
     assert_eq!(listed(&store), ["chat-7/slot1"]);
-    assert_eq!(store.json("ls", &[])["usage"]["chunks"], 3, "they stay");
+    assert_eq!(store.json("ls", "")["usage"]["chunks"], 3, "they stay");
 
-    let table = store.run("rm", &["chat-7/slot1"]).stdout;
+    let table = store.run("rm", "chat-7/slot1").stdout;
     assert!(table.contains("removed 1 manifest"), "{table}");
     assert!(table.contains("later gc"), "{table}");
     assert!(listed(&store).is_empty());
-    assert_eq!(store.run("rm", &[]).code, Some(2), "without a name");
+    assert_eq!(store.run("rm", "").code, Some(2), "without a name");
 }
 
 /// `rm` removes manifests that `verify` has found to be unreadable.
@@ -368,13 +359,13 @@ fn rm_removes_what_cannot_be_read() {
     let path = manifest_files(&store.folder()).remove(0);
     let bytes = fs::read(&path).expect("a file");
     fs::write(&path, &bytes[..bytes.len() / 2]).expect("written");
-    let ran = store.run("rm", &["chat-7/slot0", "chat-7/slot1", "--format", "json"]);
+    let ran = store.run("rm", "chat-7/slot0 chat-7/slot1 --format json");
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     let json = ran.json();
     let removed = json["removed"].as_array().expect("a list").iter();
     assert_eq!(removed.filter(|one| one["bytes"].is_null()).count(), 1);
     assert!(manifest_files(&store.folder()).is_empty());
-    assert_eq!(store.json("verify", &[])["ok"], true);
+    assert_eq!(store.json("verify", "")["ok"], true);
 }
 
 #[test]
@@ -383,11 +374,11 @@ fn ls_lists_the_rest_of_what_is_damaged() {
     let path = manifest_files(&store.folder()).remove(0);
     let bytes = fs::read(&path).expect("a file");
     fs::write(&path, &bytes[..bytes.len() / 2]).expect("written");
-    let ran = store.run("ls", &[]);
+    let ran = store.run("ls", "");
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     assert!(ran.stdout.contains("not listed: 1 manifest"), "{}", ran.stdout);
-    assert_eq!(store.json("ls", &[])["manifests"].as_array().map(Vec::len), Some(1));
-    let verified = store.run("verify", &["--format", "json"]);
+    assert_eq!(store.json("ls", "")["manifests"].as_array().map(Vec::len), Some(1));
+    let verified = store.run("verify", "--format json");
     assert_eq!(verified.code, Some(1));
     assert_eq!(verified.json()["faults"].as_array().map(Vec::len), Some(1), "{}", verified.stdout);
 }
@@ -400,52 +391,41 @@ fn manifest_files(folder: &Path) -> Vec<PathBuf> {
 #[test]
 fn gc_removes_what_nothing_needs_when_its_time_is_over() {
     let store = Filled::new();
-    let json = store.json("gc", &[]);
+    let json = store.json("gc", "");
     assert_eq!(json["grace_seconds"], 3600.0);
     assert_eq!((&json["removed"]["chunks"], &json["in_grace"]), (&json!(0), &json!(1)));
-    let json = store.json("gc", &["--grace", "0", "--dry-run"]);
+    let json = store.json("gc", "--grace 0 --dry-run");
     assert_eq!(json["removed"]["chunks"], 1);
     assert_eq!(json["usage"]["chunks"], 3, "nothing went");
-    let json = store.json("gc", &["--grace", "0"]);
+    let json = store.json("gc", "--grace 0");
     assert_eq!(json["removed"]["chunks"], 1);
     assert_eq!((&json["usage"]["chunks"], &json["usage"]["manifests"]), (&json!(2), &json!(2)));
     assert_eq!(json["over_cap_bytes"], Value::Null, "there is none");
-    let json = store.json("gc", &["--grace", "0", "--cap", "1GiB"]);
+    let json = store.json("gc", "--grace 0 --cap 1GiB");
     assert_eq!((&json["removed"]["manifests"], &json["over_cap_bytes"]), (&json!(0), &json!(0)));
-    for more in [&["--dry-run"][..], &[]] {
-        let args = [&["--grace", "0", "--cap", "1B", "--format", "json"], more].concat();
-        let ran = store.run("gc", &args);
-        assert_eq!(ran.code, Some(1), "{more:?}: {}", ran.stderr);
+    for more in ["--dry-run", ""] {
+        let ran = store.run("gc", &format!("--grace 0 --cap 1B --format json {more}"));
+        ran.fails("over the cap");
         let json = ran.json();
         assert_eq!(json["removed"]["manifests"], 2, "{more:?}");
         let over = json["over_cap_bytes"].as_u64().expect("a number");
         assert!((1..10_000).contains(&over), "{json}");
-        assert!(ran.told().contains("over the cap"), "{}", ran.stderr);
     }
-    assert_eq!(store.json("ls", &[])["usage"]["manifests"], 0);
-    let table = store.run("gc", &["--cap", "1B"]).stdout;
+    assert_eq!(store.json("ls", "")["usage"]["manifests"], 0);
+    let table = store.run("gc", "--cap 1B").stdout;
     assert!(table.contains("over the cap of 1 B: what is left"), "{table}");
-    let ran = store.run("gc", &["--cap", "5"]);
-    assert_eq!(ran.code, Some(2));
-    assert!(ran.told().contains("write 5GiB or 5MiB, or 5B for bytes"));
+    store.run("gc", "--cap 5").refused("write 5GiB or 5MiB, or 5B for bytes");
     for (grace, says) in [("fortnight", "as 90s, 30min or 1h"), ("5", "write 5s or 5min, or 5ms")] {
-        let ran = store.run("gc", &["--grace", grace]);
-        assert_eq!(ran.code, Some(2));
-        assert!(ran.told().contains(says), "{}", ran.stderr);
+        store.run("gc", &format!("--grace {grace}")).refused(says);
     }
 }
 
 #[test]
 fn a_cap_below_what_is_in_use_removes_nothing() {
     let store = Filled::new();
-    for more in [&["--dry-run"][..], &[]] {
-        let args = [&["--grace", "2h", "--cap", "1KiB", "--format", "json"], more].concat();
-        let ran = store.run("gc", &args);
-        assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-        let told = ran.told();
-        for says in ["nothing", "in use", "grace period of 2 h", "larger cap"] {
-            assert!(told.contains(says), "{says}: {told}");
-        }
+    for more in ["--dry-run", ""] {
+        let ran = store.run("gc", &format!("--grace 2h --cap 1KiB --format json {more}"));
+        ["nothing", "in use", "grace period of 2 h", "larger cap"].iter().for_each(|says| ran.fails(says));
         let json = ran.json();
         let (usage, removed) = (&json["usage"], &json["removed"]);
         assert_eq!((&removed["manifests"], &removed["bytes"]), (&json!(0), &json!(0)));
@@ -453,7 +433,7 @@ fn a_cap_below_what_is_in_use_removes_nothing() {
         let bytes = |of: &str| usage[of].as_u64().expect("a number");
         assert_eq!(json["in_use_bytes"], bytes("manifest_bytes") + bytes("chunk_bytes"));
     }
-    let json = store.json("gc", &["--cap", "1GiB"]);
+    let json = store.json("gc", "--cap 1GiB");
     assert_eq!(json["removed"]["manifests"], 0, "it fits");
 }
 
@@ -469,10 +449,11 @@ fn each_tier_is_held_to_its_own_cap() {
     let name = ManifestName::new("m").expect("a name");
     store.put_manifest(&name, HASHES[0].as_bytes()).expect("it is put");
     drop(store);
-    let usage = |uri: &str| transload(&["store", "ls", uri, "--format", "json"]).json()["usage"].clone();
+    let usage =
+        |uri: &str| typed(&std::env::temp_dir(), &format!("store ls {uri} --format json")).json()["usage"].clone();
     // Each tier takes up less than the cap, and both together more.
     for more in ["--dry-run", "--format=json"] {
-        let ran = transload(&["store", "gc", &tiers, "--grace", "0", "--cap", "60kB", more]);
+        let ran = typed(dir.path(), &format!("store gc {tiers} --grace 0 --cap 60kB {more}"));
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     }
     assert_eq!((&usage(&near)["chunks"], &usage(&far)["chunks"]), (&json!(1), &json!(1)));
@@ -521,8 +502,7 @@ fn uris_that_are_none_say_what_would_be_right() {
         ("file://relative/kv", "file"),
     ] {
         let ran = transload(&["store", "ls", uri]);
-        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{uri}");
-        assert!(ran.told().contains(says), "{uri}: {}", ran.stderr);
+        ran.refused(says);
         assert!(!ran.stderr.contains("hunter2"), "{}", ran.stderr);
     }
     for (variable, value) in [
@@ -530,11 +510,8 @@ fn uris_that_are_none_say_what_would_be_right() {
         ("TRANSLOAD_FILE_LOCK_TIMEOUT", "0"),
         ("TRANSLOAD_FILE_LOCK_TIMEOUT", "60"),
     ] {
-        let output = common::command().env(variable, value).args(["store", "ls", "file:///var/kv"]).output();
-        let ran = Ran::new(output.expect("it starts"));
-        assert_eq!(ran.code, Some(2));
-        let told = ran.told();
-        assert!(told.contains(&format!("cannot be opened: {variable}={value}")), "{told}");
+        let ran = typed_with(variable, value, "store ls file:///var/kv");
+        ran.refused(&format!("cannot be opened: {variable}={value}"));
     }
 }
 
@@ -543,15 +520,9 @@ fn a_lock_is_waited_for_as_long_as_the_environment_says() {
     let store = Filled::new();
     let lock = fs::File::open(store.folder().join("store.lock")).expect("a file");
     lock.lock().expect("locked");
-    let output = common::command()
-        .env("TRANSLOAD_FILE_LOCK_TIMEOUT", "1s")
-        .args(["store", "gc", &uri(&store.folder())])
-        .output();
-    let ran = Ran::new(output.expect("it starts"));
-    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    let told = ran.told();
-    assert!(told.contains("store.lock was not given back within 1s"), "{told}");
-    assert!(told.contains("`lslocks` names the process"), "{told}");
+    let ran = typed_with("TRANSLOAD_FILE_LOCK_TIMEOUT", "1s", &format!("store gc {}", uri(&store.folder())));
+    ran.fails("store.lock was not given back within 1s");
+    ran.fails("`lslocks` names the process");
 }
 
 /// The bench's own server has no password, and its stores have no cap, whatever the environment says.

@@ -1,13 +1,13 @@
 //! A backend that fails when it is told to.
 
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use transload_store::backend::{Backend, Put, Revision};
+use transload_store::backend::{Backend, MemoryStore, Put, Revision};
 use transload_store::{ChunkHash, ManifestName, StoreError};
 
 use crate::forward;
@@ -162,6 +162,26 @@ impl<B> Faulty<B> {
     }
 }
 
+/// Lives once with each call of each kind that the life makes, going wrong in each way. `live` gets a new store in memory, and what goes
+/// wrong there in words. It may end the faults with another plan. Returns how many calls went wrong.
+pub fn at_each_call(mut live: impl FnMut(&Arc<Faulty<MemoryStore>>, Call, Effect, &str)) -> u64 {
+    use Call::{DeleteManifest, GetChunk, GetManifest, PrefetchChunks, PutChunk, PutManifest};
+    let mut faults = 0;
+    for call in [PutChunk, GetChunk, PutManifest, GetManifest, DeleteManifest, PrefetchChunks] {
+        for effect in [Effect::FailBefore, Effect::FailAfter, Effect::FlipBit(100)] {
+            for nth in 1.. {
+                let store = Arc::new(Faulty::new(MemoryStore::new(), Plan::new().with(call, nth, effect)));
+                live(&store, call, effect, &format!("{call:?} {nth}, {effect:?}"));
+                if store.faults() == 0 {
+                    break;
+                }
+                faults += 1;
+            }
+        }
+    }
+    faults
+}
+
 fn fault(call: Call) -> StoreError {
     StoreError::io(format!("{call:?}"))(io::Error::other("a planned fault"))
 }
@@ -231,11 +251,8 @@ impl<B: Backend> Backend for Faulty<B> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::{Compares, contract};
-    use transload_store::backend::MemoryStore;
 
     #[test]
     fn fails_the_call_it_is_told_to() {

@@ -4,13 +4,15 @@
 mod contract;
 mod counted;
 mod faulty;
+mod flawed;
 mod forward;
 pub mod redis;
 pub mod s3;
 
 pub use contract::{Compares, contract};
 pub use counted::Counted;
-pub use faulty::{Call, Effect, Faulty, Plan};
+pub use faulty::{Call, Effect, Faulty, Plan, at_each_call};
+pub use flawed::{Flaw, Flawed, Meanwhile, Step};
 
 use tempfile::TempDir;
 

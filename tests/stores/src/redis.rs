@@ -1,6 +1,9 @@
 //! A `redis-server` of one test: own port, own folder, ended by its process.
 
+use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -34,13 +37,15 @@ impl Server {
         }
         let dir = tempfile::tempdir().unwrap();
         let args: Vec<String> = args.iter().map(|arg| arg.to_string()).collect();
-        // Somebody else may take the port between our look and the server's start.
+        // Another process may take the port between our look and the server's start, which then ends.
         for _ in 0..10 {
             let port = free_port();
             let mut child = spawn(port, &dir, &args);
-            if up(&mut child, port) {
+            if up(&mut child, &dir) {
                 return Some(Self { child, port, dir, args });
             }
+            let _ = child.kill();
+            let _ = child.wait();
         }
         panic!("redis-server does not start with {args:?}");
     }
@@ -55,7 +60,7 @@ impl Server {
     pub fn restart(&mut self) {
         self.kill();
         self.child = spawn(self.port, &self.dir, &self.args);
-        assert!(up(&mut self.child, self.port), "the server starts again");
+        assert!(up(&mut self.child, &self.dir), "the server starts again");
     }
 
     pub fn uri(&self, rest: &str) -> String {
@@ -109,6 +114,8 @@ fn spawn(port: u16, dir: &TempDir, args: &[String]) -> Child {
         .args(["--bind", "127.0.0.1", "--save", "", "--loglevel", "warning"])
         .arg("--dir")
         .arg(dir.path())
+        .arg("--unixsocket")
+        .arg(socket(dir))
         .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -117,13 +124,25 @@ fn spawn(port: u16, dir: &TempDir, args: &[String]) -> Child {
         .unwrap()
 }
 
-fn up(child: &mut Child, port: u16) -> bool {
+fn socket(dir: &TempDir) -> PathBuf {
+    dir.path().join("socket")
+}
+
+/// Waits until it answers, in whatever words, in its own folder: then its ports are its own, too. At the port another test's server
+/// may answer. Returns false if it has ended.
+fn up(child: &mut Child, dir: &TempDir) -> bool {
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(30) {
         if child.try_wait().unwrap().is_some() {
             return false;
         }
-        if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
+        let answers = || {
+            let mut stream = UnixStream::connect(socket(dir))?;
+            stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+            stream.write_all(b"PING\r\n")?;
+            stream.read_exact(&mut [0])
+        };
+        if answers().is_ok() {
             return true;
         }
         std::thread::sleep(Duration::from_millis(5));

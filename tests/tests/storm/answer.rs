@@ -1,188 +1,106 @@
 //! What a client reads: HTTP/1.1, taken as strictly as it is written.
 
 use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, BufReader, ReadBuf};
 use tokio::net::TcpStream;
-
-/// Nothing takes so long, on however busy a machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+use tokio::time::{Sleep, sleep, timeout};
+use transload_test_servers::wire::{self, Framing, Kind};
+use transload_test_servers::{Message, PATIENCE};
 
 /// A client's connection.
-pub(crate) struct Connection {
-    pub(crate) stream: TcpStream,
-    read: Vec<u8>,
-    /// Bytes that are read at a time.
-    pub(crate) sip: usize,
-}
+pub(crate) struct Connection(BufReader<Sips>);
 
 /// What a client has got for a request.
 #[derive(Debug)]
 pub(crate) enum Got {
     /// All that the answer's framing promises.
-    Whole(Whole),
+    Whole(Message),
     /// The connection ended before. So many bytes of the answer had come.
     Broken(usize),
 }
 
-#[derive(Debug)]
-pub(crate) struct Whole {
-    pub(crate) status: u16,
-    pub(crate) content_type: String,
-    pub(crate) body: String,
-    /// No other answer follows.
-    pub(crate) last: bool,
-}
-
 impl Connection {
-    pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
+    pub(crate) async fn new(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, read: Vec::new(), sip: 64 << 10 })
+        let sips = Sips { stream, most: 64 << 10, pause: Box::pin(sleep(Duration::ZERO)), read: 0 };
+        Ok(Self(BufReader::with_capacity(64 << 10, sips)))
+    }
+
+    pub(crate) fn stream(&mut self) -> &mut TcpStream {
+        &mut self.0.get_mut().stream
+    }
+
+    /// Reads so many bytes at a time, at first.
+    pub(crate) fn sip(&mut self, most: usize) {
+        self.0.get_mut().most = most;
     }
 
     /// Reads one answer; tells what is wrong with it otherwise.
     pub(crate) async fn answer(&mut self) -> Result<Got, String> {
-        let read = tokio::time::timeout(PATIENCE, self.read_answer()).await;
-        read.map_err(|_| format!("no answer, only {}", self.beginning()))?
-    }
-
-    /// Whether there is a byte that nobody has asked for.
-    pub(crate) fn has_more(&self) -> Option<String> {
-        (!self.read.is_empty()).then(|| self.beginning())
-    }
-
-    fn beginning(&self) -> String {
-        String::from_utf8_lossy(&self.read[..self.read.len().min(300)]).into_owned()
-    }
-
-    async fn read_answer(&mut self) -> Result<Got, String> {
-        let mut before = 0;
-        let head = loop {
-            let Some(head) = self.until(b"\r\n\r\n").await else {
-                return Ok(Got::Broken(before + self.read.len()));
-            };
-            before += head.len();
-            // Hints come before the answer.
-            if !head.starts_with(b"HTTP/1.1 103") {
-                break head;
+        let before = self.0.get_ref().read - self.0.buffer().len();
+        let read = async {
+            loop {
+                match wire::read(&mut self.0, Kind::Answer).await {
+                    // Hints come before the answer.
+                    Ok(Some(hints)) if hints.status() == 103 => {}
+                    read => return read,
+                }
             }
         };
-        let head = String::from_utf8(head).map_err(|_| "its head is not UTF-8")?;
-        let mut lines = head.trim_end().split("\r\n");
-        let first = lines.next().unwrap_or_default();
-        let status = first.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
-        let status: u16 = status.ok_or_else(|| format!("{first:?} is no status line"))?;
-        let (mut length, mut chunks, mut last) = (None, false, false);
-        let mut content_type = String::new();
-        for line in lines {
-            let (name, value) = line.split_once(':').ok_or_else(|| format!("{line:?} is no header"))?;
-            let value = value.trim();
-            match &*name.to_ascii_lowercase() {
-                "content-length" if length.is_some() => return Err("two lengths".to_owned()),
-                "content-length" => {
-                    let number = value.parse::<usize>();
-                    length = Some(number.map_err(|_| format!("{value:?} is no length"))?);
-                }
-                "transfer-encoding" if value != "chunked" || chunks => {
-                    return Err(format!("transfer-encoding {value:?}"));
-                }
-                "transfer-encoding" => chunks = true,
-                "connection" => last = value.eq_ignore_ascii_case("close"),
-                "content-type" => value.clone_into(&mut content_type),
-                _ => {}
-            }
-        }
-        let body = match (length, chunks) {
-            (Some(_), true) => return Err("both a length and chunks".to_owned()),
-            (Some(length), false) => match self.exactly(length).await {
-                Some(body) => body,
-                None => return Ok(Got::Broken(before + self.read.len())),
-            },
-            (None, true) => match self.chunks().await? {
-                Some(body) => body,
-                None => return Ok(Got::Broken(before)),
-            },
+        let read = timeout(PATIENCE, read).await.map_err(|_| "no whole answer".to_owned())?;
+        let got = self.0.get_ref().read - before;
+        match read {
+            Ok(Some(whole)) if !whole.whole => Ok(Got::Broken(got)),
             // Ends of connections cannot be told from breaks: the command uses none.
-            (None, false) => return Err(format!("no framing: {head}")),
-        };
-        Ok(Got::Whole(Whole {
-            status,
-            content_type,
-            body: String::from_utf8(body).map_err(|_| "its body is not UTF-8")?,
-            last,
-        }))
-    }
-
-    async fn chunks(&mut self) -> Result<Option<Vec<u8>>, String> {
-        let mut body = Vec::new();
-        loop {
-            let Some(line) = self.until(b"\r\n").await else {
-                return Ok(None);
-            };
-            let digits = std::str::from_utf8(&line[..line.len() - 2]).unwrap_or_default();
-            let size = usize::from_str_radix(digits, 16);
-            let size = size.map_err(|_| format!("{digits:?} is no size of a chunk"))?;
-            let Some(chunk) = self.exactly(size + 2).await else {
-                return Ok(None);
-            };
-            if !chunk.ends_with(b"\r\n") {
-                return Err(format!("a chunk of {size} does not end"));
+            Ok(Some(whole)) if !matches!(whole.framing, Framing::Length | Framing::Chunked) => {
+                Err(format!("no framing: {whole:?}"))
             }
-            if size == 0 {
-                return Ok(Some(body));
-            }
-            body.extend_from_slice(&chunk[..size]);
+            Ok(Some(whole)) if !whole.first.starts_with("HTTP/1.1 ") => Err(format!("no status line: {whole:?}")),
+            Ok(Some(whole)) if str::from_utf8(&whole.body).is_err() => Err(format!("no text: {whole:?}")),
+            Ok(Some(whole)) => Ok(Got::Whole(whole)),
+            Err(wrong) if wrong.kind() == io::ErrorKind::InvalidData => Err(format!("{wrong}, after {got} bytes")),
+            Ok(None) | Err(_) => Ok(Got::Broken(got)),
         }
     }
 
-    async fn until(&mut self, end: &[u8]) -> Option<Vec<u8>> {
-        loop {
-            if let Some(at) = find(&self.read, end) {
-                return Some(self.read.drain(..at + end.len()).collect());
-            }
-            self.more().await?;
-        }
-    }
-
-    async fn exactly(&mut self, length: usize) -> Option<Vec<u8>> {
-        while self.read.len() < length {
-            self.more().await?;
-        }
-        Some(self.read.drain(..length).collect())
-    }
-
-    /// `None` once the connection is over, however it ended.
-    async fn more(&mut self) -> Option<()> {
-        if self.sip < 1 << 10 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        let mut bytes = vec![0; self.sip];
-        // A client that is slow at first is not so for ever.
-        self.sip = (self.sip + 16).min(64 << 10).max(self.sip * 5 / 4).min(64 << 10);
-        match self.stream.read(&mut bytes).await {
-            Ok(0) | Err(_) => None,
-            Ok(read) => {
-                self.read.extend_from_slice(&bytes[..read]);
-                Some(())
-            }
-        }
-    }
-
-    /// Asks for something, with nothing else on the connection.
-    pub(crate) async fn get(address: std::net::SocketAddr, path: &str) -> Result<Whole, String> {
-        let wrong = |error: io::Error| error.to_string();
-        let mut connection = Self::new(TcpStream::connect(address).await.map_err(wrong)?).map_err(wrong)?;
-        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-        let written = connection.stream.write_all(request.as_bytes()).await;
-        written.map_err(wrong)?;
-        match connection.answer().await? {
-            Got::Whole(whole) if whole.status == 200 => Ok(whole),
-            got => Err(format!("{got:?}")),
-        }
+    /// Returns what is there that nobody has asked for.
+    pub(crate) fn has_more(&self) -> Option<String> {
+        let more = self.0.buffer();
+        (!more.is_empty()).then(|| String::from_utf8_lossy(&more[..more.len().min(300)]).into_owned())
     }
 }
 
-pub(crate) fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
-    bytes.windows(what.len()).position(|window| window == what)
+/// A reader that pauses after each few bytes if they are few.
+struct Sips {
+    stream: TcpStream,
+    /// Bytes that are read at a time.
+    most: usize,
+    pause: Pin<Box<Sleep>>,
+    /// How many were read.
+    read: usize,
+}
+
+impl AsyncRead for Sips {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        ready!(this.pause.as_mut().poll(cx));
+        let most = this.most.min(buf.remaining());
+        let mut sip = ReadBuf::new(buf.initialize_unfilled_to(most));
+        ready!(Pin::new(&mut this.stream).poll_read(cx, &mut sip))?;
+        let read = sip.filled().len();
+        buf.advance(read);
+        this.read += read;
+        if this.most < 1 << 10 {
+            this.pause.set(sleep(Duration::from_millis(1)));
+        }
+        // A client that is slow at first is not so for ever.
+        this.most = (this.most + 16).max(this.most * 5 / 4).min(64 << 10);
+        Poll::Ready(Ok(()))
+    }
 }

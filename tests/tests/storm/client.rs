@@ -5,9 +5,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use transload_test_servers::wire::chunked;
 use transload_tests::process::Chance;
 
-use super::answer::{Connection, Got, Whole};
+use super::answer::{Connection, Got};
 use super::fakes::{CACHED_AT_DECODE, cached_at_prefill, own};
 use super::malformed;
 use super::plan::{Connector, Fault, Mode, Named, Plan, Route, Setting, tokens};
@@ -47,7 +48,7 @@ impl Manner {
 pub(crate) async fn visit(place: &Place, mut chance: Chance, first: u64) -> Counts {
     let mut counts = Counts::default();
     let manner = Manner::draw(&mut chance);
-    let told = match TcpStream::connect(place.address).await.and_then(Connection::new) {
+    let told = match Connection::new(place.address).await {
         Ok(connection) if manner == Manner::Malformed => {
             counts.malformed += 1;
             malformed::send(connection, &mut chance).await
@@ -79,27 +80,27 @@ async fn ask(
     let plans: Vec<_> = (0..=chance.below(MOST)).map(|index| Plan::draw(first + index, false, chance)).collect();
     let at_once = manner == Manner::Pipelines;
     if manner == Manner::SlowReader {
-        connection.sip = 1 + chance.below(100) as usize;
+        connection.sip(1 + chance.below(100) as usize);
     }
     let requests: Vec<_> = plans.iter().map(|plan| request(plan, place, chance)).collect();
     if at_once {
         plans.iter().for_each(|plan| place.known.expect(plan.number));
         // Where an answer breaks off, the rest of this cannot be written.
-        let _ = connection.stream.write_all(&requests.concat()).await;
+        let _ = connection.stream().write_all(&requests.concat()).await;
     }
     let mut over = Ok(());
     for (plan, request) in plans.iter().zip(&requests) {
         if !at_once {
             place.known.expect(plan.number);
             let _ = match manner {
-                Manner::SlowWriter => write_slowly(&mut connection.stream, request, chance).await,
-                _ => connection.stream.write_all(request).await,
+                Manner::SlowWriter => write_slowly(connection.stream(), request, chance).await,
+                _ => connection.stream().write_all(request).await,
             };
         }
         let got = connection.answer().await;
         place.known.forget(plan.number);
         let judged = got.and_then(|got| {
-            let last = !matches!(&got, Got::Whole(whole) if !whole.last);
+            let last = !matches!(&got, Got::Whole(whole) if whole.one("connection").is_none_or(|word| !word.eq_ignore_ascii_case("close")));
             counts.judge(judge(plan, place.setting, &got)?);
             match connection.has_more().filter(|_| !at_once && !last) {
                 Some(more) => Err(format!("more than an answer: {more}")),
@@ -139,11 +140,11 @@ async fn leave(place: &Place, mut connection: Connection, chance: &mut Chance, n
     };
     place.known.expect(plan.number);
     // It may be refused meanwhile.
-    let _ = connection.stream.write_all(&request[..part]).await;
+    let _ = connection.stream().write_all(&request[..part]).await;
     let patience = Duration::from_millis(chance.below(120));
     let got = tokio::time::timeout(patience, connection.answer()).await;
     if chance.below(2) == 0 {
-        let _ = connection.stream.set_zero_linger();
+        let _ = connection.stream().set_zero_linger();
     }
     drop(connection);
     place.known.forget(plan.number);
@@ -181,12 +182,7 @@ pub(crate) fn request(plan: &Plan, place: &Place, chance: &mut Chance) -> Vec<u8
         return request;
     }
     request.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
-    for piece in body.as_bytes().chunks(1 + chance.below(200) as usize) {
-        request.extend(format!("{:x}\r\n", piece.len()).into_bytes());
-        request.extend_from_slice(piece);
-        request.extend_from_slice(b"\r\n");
-    }
-    request.extend_from_slice(b"0\r\n\r\n");
+    request.extend(chunked(body.as_bytes().chunks(1 + chance.below(200) as usize), &[]));
     request
 }
 
@@ -229,17 +225,18 @@ pub(crate) fn judge(plan: &Plan, setting: Setting, got: &Got) -> Result<Verdict,
         Got::Broken(bytes) => return Err(format!("it broke after {bytes} bytes")),
         Got::Whole(whole) => whole,
     };
-    let Whole { status, content_type, body, .. } = whole;
+    let (status, body) = (whole.status(), whole.text());
+    let content_type = whole.one("content-type").unwrap_or_default();
     for (role, own_status) in &may.own {
         let text = match own_status {
             200 => format!("not json {}", plan.number),
             _ => own(plan.number, *role, *own_status),
         };
-        if status == own_status && *body == text {
+        if status == *own_status && body == text {
             return Ok(Verdict::Error);
         }
     }
-    if *status == 200 && may.answer {
+    if status == 200 && may.answer {
         return is_answer(plan, setting, content_type, body)
             .map(|()| Verdict::Answer)
             .map_err(|wrong| format!("{wrong}: {whole:?}"));

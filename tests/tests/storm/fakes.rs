@@ -1,24 +1,15 @@
 //! Servers of both roles, which do what each request's plan says.
 
 use std::collections::HashMap;
-use std::io;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{JoinHandle, JoinSet};
+use transload_test_servers::{End, Fake, Message, Script};
 use transload_tests::process::{Chance, mix};
 
-use super::answer::find;
 use super::plan::{Asked, Connector, Fault, Plan, Setting, tokens};
-use super::script::{Answer, Step, script};
-
-/// How long a server that says nothing waits for the other side to close: far longer than that may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+use super::script::{Answer, script};
 
 /// What the decode servers say was cached; a prefill server says something else.
 pub(crate) const CACHED_AT_DECODE: u64 = 7;
@@ -43,9 +34,6 @@ pub(crate) struct Known {
     requests: Mutex<HashMap<u64, Seen>>,
     /// What should not have happened.
     faults: Mutex<Vec<String>>,
-    /// For each connection the line of its last request.
-    open: Mutex<HashMap<u64, String>>,
-    connections: AtomicU64,
 }
 
 /// What servers have seen of a request.
@@ -59,15 +47,7 @@ struct Seen {
 
 impl Known {
     pub(crate) fn new(setting: Setting, seed: u64, busy: u64) -> Arc<Self> {
-        Arc::new(Self {
-            setting,
-            seed,
-            busy,
-            requests: Mutex::default(),
-            faults: Mutex::default(),
-            open: Mutex::default(),
-            connections: AtomicU64::new(0),
-        })
+        Arc::new(Self { setting, seed, busy, requests: Mutex::default(), faults: Mutex::default() })
     }
 
     /// A client will send this request.
@@ -91,199 +71,34 @@ impl Known {
     pub(crate) fn faults(&self) -> Vec<String> {
         self.faults.lock().unwrap().clone()
     }
-
-    /// What was last asked on each connection that the servers have.
-    pub(crate) fn open(&self) -> Vec<String> {
-        self.open.lock().unwrap().values().cloned().collect()
-    }
 }
 
-/// A server that runs, until it is killed.
-pub(crate) struct Server {
-    pub(crate) address: SocketAddr,
-    role: Role,
-    known: Arc<Known>,
-    running: Option<JoinHandle<()>>,
-}
-
-impl Server {
-    pub(crate) async fn start(role: Role, known: &Arc<Known>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut server = Self { address: listener.local_addr().unwrap(), role, known: known.clone(), running: None };
-        server.serve(listener);
-        server
-    }
-
-    fn serve(&mut self, listener: TcpListener) {
-        let (role, known) = (self.role, self.known.clone());
-        self.running = Some(tokio::spawn(async move {
-            let mut connections = JoinSet::new();
-            loop {
-                tokio::select! {
-                    accepted = listener.accept() => {
-                        if let Ok((stream, _)) = accepted {
-                            connections.spawn(connection(stream, role, known.clone()));
-                        }
-                    }
-                    Some(_) = connections.join_next() => {}
-                }
-            }
-        }));
-    }
-
-    /// Ends it as `kill -9` does: the system closes all that it has open.
-    pub(crate) async fn kill(&mut self) {
-        if let Some(running) = self.running.take() {
-            running.abort();
-            let _ = running.await;
-        }
-    }
-
-    /// Starts it again, at the same address.
-    pub(crate) async fn restart(&mut self) {
-        // The connections of the dead one may still be on their way out.
-        loop {
-            match TcpListener::bind(self.address).await {
-                Ok(listener) => return self.serve(listener),
-                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-            }
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Some(running) = &self.running {
-            running.abort();
-        }
-    }
-}
-
-/// A connection that a server has.
-struct Open<'a> {
-    known: &'a Known,
-    index: u64,
-}
-
-impl<'a> Open<'a> {
-    fn new(known: &'a Known) -> Self {
-        let index = known.connections.fetch_add(1, Ordering::SeqCst);
-        let open = Self { known, index };
-        open.asked("nothing");
-        open
-    }
-
-    fn asked(&self, line: &str) {
-        self.known.open.lock().unwrap().insert(self.index, line.to_owned());
-    }
-}
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        self.known.open.lock().unwrap().remove(&self.index);
-    }
-}
-
-async fn connection(mut stream: TcpStream, role: Role, known: Arc<Known>) {
-    let open = Open::new(&known);
-    // The other side may leave at any time.
-    let _ = serve(&mut stream, role, &known, &open).await;
-}
-
-async fn serve(stream: &mut TcpStream, role: Role, known: &Known, open: &Open<'_>) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let mut read = Vec::new();
-    while let Some((head, body)) = request(stream, &mut read).await? {
-        open.asked(&format!("{role:?} {head}{body}"));
-        for step in steps(&head, &body, role, known) {
-            match step {
-                Step::Write(bytes) => stream.write_all(&bytes).await?,
-                Step::Pause(time) => tokio::time::sleep(time).await,
-                Step::Reset => return stream.set_zero_linger(),
-                Step::Close => return stream.shutdown().await,
-                Step::Hang => {
-                    let waited = tokio::time::timeout(PATIENCE, stream.read(&mut [0])).await;
-                    if waited.is_err() {
-                        known.fault(format!("a silent leg was never given up: {head}"));
-                    }
-                    return Ok(());
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Reads a request, in the one form that the command may send it in.
-async fn request(stream: &mut TcpStream, read: &mut Vec<u8>) -> io::Result<Option<(String, String)>> {
-    let end = loop {
-        if let Some(end) = find(read, b"\r\n\r\n") {
-            break end + 4;
-        }
-        if stream.read_buf(read).await? == 0 {
-            return Ok(None);
-        }
-    };
-    let head = String::from_utf8_lossy(&read[..end]).into_owned();
-    read.drain(..end);
-    let small = head.to_ascii_lowercase();
-    let mut body = Vec::new();
-    if let Some((_, rest)) = small.split_once("\r\ncontent-length:") {
-        let length = rest.split("\r\n").next().unwrap_or_default().trim();
-        let length: usize = length.parse().map_err(io::Error::other)?;
-        fill(stream, read, length).await?;
-        body.extend(read.drain(..length));
-    } else if small.contains("\r\ntransfer-encoding:") {
-        loop {
-            let line = loop {
-                if let Some(line) = find(read, b"\r\n") {
-                    break line;
-                }
-                fill(stream, read, read.len() + 1).await?;
-            };
-            let size = String::from_utf8_lossy(&read[..line]).into_owned();
-            let size = usize::from_str_radix(&size, 16).map_err(io::Error::other)?;
-            read.drain(..line + 2);
-            fill(stream, read, size + 2).await?;
-            body.extend(read.drain(..size));
-            read.drain(..2);
-            if size == 0 {
-                break;
-            }
-        }
-    }
-    Ok(Some((head, String::from_utf8_lossy(&body).into_owned())))
-}
-
-async fn fill(stream: &mut TcpStream, read: &mut Vec<u8>, length: usize) -> io::Result<()> {
-    while read.len() < length {
-        if stream.read_buf(read).await? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-    }
-    Ok(())
+/// Starts a server of a world.
+pub(crate) fn start(role: Role, known: &Arc<Known>) -> Fake {
+    let known = known.clone();
+    Fake::of_a_crowd(move |_, request| answer(request, role, &known))
 }
 
 /// Decides what happens to a request.
-fn steps(head: &str, body: &str, role: Role, known: &Known) -> Vec<Step> {
-    let whole = format!("{head}{body}");
+fn answer(request: &Message, role: Role, known: &Known) -> Script {
+    let head = &*request.first;
+    let whole = format!("{head}{:?}{}", request.headers, request.text());
     if whole.contains("evil") {
         known.fault(format!("{role:?} got what only the client may say: {whole}"));
     }
     let Some(asked) = Plan::find(&whole) else {
         // A probe, of health or metrics.
-        let ok = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-type: application/json\r\n\r\n{}";
-        return vec![Step::Write(ok.into())];
+        return Script::json(200, "{}");
     };
     let number = asked.number;
-    let body: Value = serde_json::from_str(body).unwrap_or_default();
+    let body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
     let turn = {
         let mut requests = known.requests.lock().unwrap();
         let Some(seen) = requests.get_mut(&number) else {
             // Its client has left meanwhile.
-            return vec![Step::Reset];
+            return Script { end: End::Reset, ..Script::default() };
         };
-        if let Some(wrong) = seen.id_differs(head) {
+        if let Some(wrong) = seen.id_differs(&request.all("x-request-id").join(",")) {
             known.fault(wrong);
         }
         let turn = match role {
@@ -313,26 +128,15 @@ fn steps(head: &str, body: &str, role: Role, known: &Known) -> Vec<Step> {
             Role::Decode => decoded(&asked, &body, head, known),
         },
     };
-    let mut steps = script(fault, answer, &mut chance);
-    if known.busy > 0 {
-        steps.insert(0, Step::Pause(Duration::from_millis(chance.below(known.busy))));
-    }
-    steps
+    let script = script(fault, answer, &mut chance);
+    Script { delay: Duration::from_millis(chance.below(known.busy.max(1))), ..script }
 }
 
 impl Seen {
     /// All legs of a request have one id.
-    fn id_differs(&mut self, head: &str) -> Option<String> {
-        let small = head.to_ascii_lowercase();
-        let id = small.split_once("\r\nx-request-id:")?.1;
-        let id = id.split("\r\n").next()?.trim().to_owned();
-        match &self.id {
-            Some(known) if *known != id => Some(format!("{id} is not {known}, of the other leg")),
-            _ => {
-                self.id = Some(id);
-                None
-            }
-        }
+    fn id_differs(&mut self, id: &str) -> Option<String> {
+        let known = self.id.get_or_insert_with(|| id.to_owned());
+        (known != id).then(|| format!("{id} is not {known}, of the other leg"))
     }
 }
 

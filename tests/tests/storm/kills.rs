@@ -6,15 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
+use transload_test_servers::{Fake, Process};
 use transload_tests::process::{Chance, mix};
 
 use super::answer::{Connection, Got};
 use super::client::{Verdict, judge, request};
-use super::fakes::{Known, Role, Server};
+use super::fakes::{self, Known, Role};
 use super::plan::{Connector, Fault, Mode, Named, Plan, Route, Setting};
-use super::process::Process;
 use super::world::Place;
 
 const SERVERS: usize = 3;
@@ -35,22 +34,20 @@ pub(crate) async fn weather(requests: u64, seed: u64) -> Vec<String> {
     let mut servers = Vec::new();
     for role in [Role::Prefill, Role::Decode] {
         for _ in 0..SERVERS {
-            servers.push(Server::start(role, &known).await);
+            servers.push(fakes::start(role, &known));
         }
     }
-    let urls = |from: usize| {
-        let urls = servers[from..from + SERVERS].iter().map(|server| format!("http://{}", server.address));
-        urls.collect::<Vec<_>>().join(",")
-    };
-    let process = Process::start(&[
+    let urls = |from: usize| servers[from..from + SERVERS].iter().map(Fake::url).collect::<Vec<_>>().join(",");
+    let mut process = Process::start(&[
         "proxy".into(),
         "--listen=127.0.0.1:0".into(),
         "--admin=127.0.0.1:0".into(),
         format!("--prefill={}", urls(0)),
         format!("--decode={}", urls(SERVERS)),
     ]);
-    let place =
-        Arc::new(Place { setting, address: process.clients, prefill: Vec::new(), closed: process.admin, known });
+    let (clients, admin) = process.addresses().await;
+    let closed = admin.expect("an admin address");
+    let place = Arc::new(Place { setting, address: clients[0], prefill: Vec::new(), closed, known });
     let kills = Arc::new(Kills::default());
     let over = Arc::new(AtomicBool::new(false));
     let killer = tokio::spawn(kill(servers, kills.clone(), over.clone(), seed));
@@ -112,9 +109,9 @@ async fn ask(place: &Place, kills: &Kills, number: u64, mut chance: Chance) -> O
     place.known.expect(number);
     let before = kills.done.load(Ordering::SeqCst);
     let got = async {
-        let connected = TcpStream::connect(place.address).await.and_then(Connection::new);
+        let connected = Connection::new(place.address).await;
         let mut connection = connected.map_err(|error| error.to_string())?;
-        let written = connection.stream.write_all(&request).await;
+        let written = connection.stream().write_all(&request).await;
         written.map_err(|error| error.to_string())?;
         connection.answer().await
     };
@@ -142,7 +139,7 @@ async fn ask(place: &Place, kills: &Kills, number: u64, mut chance: Chance) -> O
     }
 }
 
-async fn kill(mut servers: Vec<Server>, kills: Arc<Kills>, over: Arc<AtomicBool>, seed: u64) {
+async fn kill(mut servers: Vec<Fake>, kills: Arc<Kills>, over: Arc<AtomicBool>, seed: u64) {
     let mut chance = Chance(seed);
     while !over.load(Ordering::SeqCst) {
         tokio::time::sleep(Duration::from_millis(200 + chance.below(300))).await;

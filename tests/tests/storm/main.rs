@@ -10,7 +10,6 @@ mod fakes;
 mod kills;
 mod malformed;
 mod plan;
-mod process;
 mod script;
 mod world;
 
@@ -18,6 +17,7 @@ use std::time::Instant;
 
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
+use transload_test_servers::arguments;
 
 use self::plan::Setting;
 use self::world::World;
@@ -26,7 +26,9 @@ use self::world::World;
 #[test]
 #[ignore = "the other process of the tests here"]
 fn other_process() {
-    process::run();
+    if let Some(arguments) = arguments() {
+        std::process::exit(transload::command::run(Vec::new(), arguments).into());
+    }
 }
 
 #[test]

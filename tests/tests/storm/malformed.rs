@@ -11,12 +11,12 @@ const BODY: &str = "{\"prompt\":\"evil\"}";
 pub(crate) async fn send(mut connection: Connection, chance: &mut Chance) -> Result<(), String> {
     let request = draw(chance);
     // It may be refused before it is whole.
-    let _ = connection.stream.write_all(&request).await;
-    let _ = connection.stream.shutdown().await;
+    let _ = connection.stream().write_all(&request).await;
+    let _ = connection.stream().shutdown().await;
     match connection.answer().await? {
         // What is left unread resets the connection, and the refusal with it.
         Got::Broken(_) => Ok(()),
-        Got::Whole(whole) if whole.status >= 400 && whole.body.contains("message") => Ok(()),
+        Got::Whole(whole) if whole.status() >= 400 && whole.text().contains("message") => Ok(()),
         Got::Whole(whole) => Err(format!("{whole:?} to {}", request.escape_ascii())),
     }
 }

@@ -1,25 +1,13 @@
-//! What a server sends for a request, step by step.
+//! What a server sends for a request.
 
-use std::time::Duration;
-
+use transload_test_servers::wire::chunked;
+use transload_test_servers::{End, Script};
 use transload_tests::process::Chance;
 
 use super::plan::Fault;
 
 /// More than `--body-limit` of a world.
 const GIGANTIC: usize = 1 << 20;
-
-#[derive(Debug)]
-pub(crate) enum Step {
-    Write(Vec<u8>),
-    Pause(Duration),
-    /// The connection is over, with a reset.
-    Reset,
-    /// The connection is over.
-    Close,
-    /// Nothing more is said until the other side closes.
-    Hang,
-}
 
 /// An answer as it should be.
 pub(crate) struct Answer {
@@ -38,7 +26,7 @@ enum Framing {
 }
 
 /// What a server sends: this answer, with this fault.
-pub(crate) fn script(fault: Fault, mut answer: Answer, chance: &mut Chance) -> Vec<Step> {
+pub(crate) fn script(fault: Fault, mut answer: Answer, chance: &mut Chance) -> Script {
     let mut framing = match chance.below(6) {
         0 => Framing::End,
         1 | 2 => Framing::Chunks,
@@ -59,37 +47,41 @@ pub(crate) fn script(fault: Fault, mut answer: Answer, chance: &mut Chance) -> V
     let head = head(&answer, framing);
     let body = framed(&answer.body, framing, chance);
     let half = |bytes: &[u8]| bytes[..1 + bytes.len() / 2].to_vec();
-    let whole = [&head[..], &body].concat();
     let part = || [&head[..], &half(&body)].concat();
+    let ends = |bytes: Vec<u8>, end| Script { bytes, end, ..Script::default() };
+    let whole = |before: &[u8]| {
+        let end = if framing == Framing::End { End::Close } else { End::Keep };
+        ends([before, &head, &body].concat(), end)
+    };
     match fault {
-        Fault::Fine | Fault::Gigantic | Fault::NotJson | Fault::Redirect => after(framing, whole),
-        Fault::Client4xx | Fault::Server5xx => after(framing, whole),
-        Fault::Slow => slowly(&whole, chance),
-        Fault::Hints => {
-            let hints = b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n";
-            after(framing, [&hints[..], &whole].concat())
+        Fault::Fine | Fault::Gigantic | Fault::NotJson | Fault::Redirect => whole(b""),
+        Fault::Client4xx | Fault::Server5xx => whole(b""),
+        Fault::Slow => {
+            let mut at = 0;
+            let parts = (0..10).map(|_| {
+                at += 1 + chance.below(200) as usize;
+                at
+            });
+            Script { parts: parts.collect(), ..whole(b"") }
         }
+        Fault::Hints => whole(b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"),
         Fault::Extra => {
             let junk = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\njunk";
-            vec![Step::Write([&whole[..], junk].concat())]
+            ends([&head[..], &body, junk].concat(), End::Keep)
         }
-        Fault::Reset => vec![Step::Reset],
-        Fault::Close => vec![Step::Close],
-        Fault::ResetInHead => vec![Step::Write(half(&head)), pause(), Step::Reset],
-        Fault::CloseInHead => vec![Step::Write(half(&head)), Step::Close],
-        Fault::ResetAfterHead => vec![Step::Write(head), pause(), Step::Reset],
-        Fault::ResetInBody => vec![Step::Write(part()), pause(), Step::Reset],
-        Fault::CloseInBody => vec![Step::Write(part()), Step::Close],
-        Fault::Silence => vec![Step::Hang],
-        Fault::SilenceInBody => vec![Step::Write(part()), Step::Hang],
-        Fault::Garbage => {
-            let bytes = (0..40).flat_map(|_| chance.draw().to_le_bytes()).collect();
-            vec![Step::Write(bytes), Step::Close]
-        }
+        Fault::Reset => ends(Vec::new(), End::Reset),
+        Fault::Close => ends(Vec::new(), End::Close),
+        Fault::ResetInHead => ends(half(&head), End::Reset),
+        Fault::CloseInHead => ends(half(&head), End::Close),
+        Fault::ResetAfterHead => ends(head, End::Reset),
+        Fault::ResetInBody => ends(part(), End::Reset),
+        Fault::CloseInBody => ends(part(), End::Close),
+        Fault::Silence => ends(Vec::new(), End::Silence),
+        Fault::SilenceInBody => ends(part(), End::Silence),
+        Fault::Garbage => ends((0..40).flat_map(|_| chance.draw().to_le_bytes()).collect(), End::Close),
         Fault::GiganticHead => {
             let filler = format!("x-filler: {}\r\n\r\n", "x".repeat(GIGANTIC));
-            let head = &head[..head.len() - 2];
-            vec![Step::Write([head, filler.as_bytes(), &body].concat()), Step::Close]
+            ends([&head[..head.len() - 2], filler.as_bytes(), &body].concat(), End::Close)
         }
         Fault::WrongLength => {
             let framing = [
@@ -102,35 +94,9 @@ pub(crate) fn script(fault: Fault, mut answer: Answer, chance: &mut Chance) -> V
             ];
             let framing = framing[chance.below(framing.len() as u64) as usize];
             let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n";
-            vec![Step::Write([head, framing].concat().into()), Step::Close]
+            ends([head, framing].concat().into(), End::Close)
         }
     }
-}
-
-/// A moment in which what was written is read: a reset would overtake it.
-fn pause() -> Step {
-    Step::Pause(Duration::from_millis(5))
-}
-
-fn after(framing: Framing, bytes: Vec<u8>) -> Vec<Step> {
-    let mut steps = vec![Step::Write(bytes)];
-    if framing == Framing::End {
-        steps.push(Step::Close);
-    }
-    steps
-}
-
-fn slowly(mut bytes: &[u8], chance: &mut Chance) -> Vec<Step> {
-    let mut steps = Vec::new();
-    for _ in 0..10 {
-        let length = (1 + chance.below(200) as usize).min(bytes.len());
-        let (piece, rest) = bytes.split_at(length);
-        steps.push(Step::Write(piece.to_vec()));
-        steps.push(Step::Pause(Duration::from_millis(chance.below(8))));
-        bytes = rest;
-    }
-    steps.push(Step::Write(bytes.to_vec()));
-    steps
 }
 
 fn head(answer: &Answer, framing: Framing) -> Vec<u8> {
@@ -148,19 +114,9 @@ fn head(answer: &Answer, framing: Framing) -> Vec<u8> {
 }
 
 fn framed(body: &str, framing: Framing, chance: &mut Chance) -> Vec<u8> {
-    let mut rest = body.as_bytes();
     if framing != Framing::Chunks {
-        return rest.to_vec();
+        return body.into();
     }
-    let mut framed = Vec::new();
-    let most = 1 + chance.below(2 * rest.len() as u64) as usize;
-    while !rest.is_empty() {
-        let (chunk, more) = rest.split_at(most.min(rest.len()));
-        framed.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
-        framed.extend_from_slice(chunk);
-        framed.extend_from_slice(b"\r\n");
-        rest = more;
-    }
-    framed.extend_from_slice(b"0\r\n\r\n");
-    framed
+    let most = 1 + chance.below(2 * body.len() as u64) as usize;
+    chunked(body.as_bytes().chunks(most), &[])
 }

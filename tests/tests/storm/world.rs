@@ -5,16 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
+use transload_test_servers::{Fake, Process, get};
 use transload_tests::process::{Chance, mix};
 
-use super::answer::Connection;
 use super::client::{self, Verdict};
-use super::fakes::{Known, Role, Server};
+use super::fakes::{self, Known, Role};
 use super::plan::{Mode, Setting};
-use super::process::Process;
 
 /// Clients at a time.
 const CLIENTS: usize = 24;
@@ -69,11 +66,12 @@ impl Counts {
 
 pub(crate) struct World {
     pub(crate) place: Arc<Place>,
-    pub(crate) process: Process,
+    process: Process,
+    admin: SocketAddr,
     seed: u64,
-    servers: Vec<Server>,
+    servers: Vec<Fake>,
     /// Holds the address where nothing listens.
-    _closed: TcpSocket,
+    _closed: Fake,
 }
 
 impl World {
@@ -81,11 +79,10 @@ impl World {
         let known = Known::new(setting, seed, 0);
         let mut servers = Vec::new();
         for role in [Role::Prefill, Role::Prefill, Role::Decode, Role::Decode] {
-            servers.push(Server::start(role, &known).await);
+            servers.push(fakes::start(role, &known));
         }
-        let closed = TcpSocket::new_v4().unwrap();
-        closed.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let nowhere = closed.local_addr().unwrap();
+        let closed = Fake::refusing(0).unwrap();
+        let nowhere = closed.address;
         let at: Vec<_> = servers.iter().map(|server| server.address).collect();
         let mut arguments: Vec<String> = match setting.mode {
             Mode::Sidecar => vec![
@@ -110,9 +107,10 @@ impl World {
         if let Some(tokens) = setting.chunk {
             arguments.push(format!("--decode-chunk-size={tokens}"));
         }
-        let process = Process::start(&arguments);
-        let place = Place { setting, address: process.clients, prefill: vec![at[0], at[1]], closed: nowhere, known };
-        Self { place: Arc::new(place), process, seed, servers, _closed: closed }
+        let mut process = Process::start(&arguments);
+        let (clients, admin) = process.addresses().await;
+        let place = Place { setting, address: clients[0], prefill: vec![at[0], at[1]], closed: nowhere, known };
+        Self { place: Arc::new(place), process, admin: admin.unwrap(), seed, servers, _closed: closed }
     }
 
     /// Sends so many requests; what came of them, in a line, and what should not have.
@@ -135,6 +133,9 @@ impl World {
         }
         if !self.process.lives() {
             self.fault("it has ended".to_owned());
+        }
+        for stuck in self.servers.iter().flat_map(Fake::stuck) {
+            self.fault(format!("a silent leg was never given up: {stuck}"));
         }
         let setting = self.place.setting;
         let line = format!(
@@ -179,7 +180,7 @@ impl World {
         let start = Instant::now();
         loop {
             let mut left = Vec::new();
-            let connections = self.place.known.open();
+            let connections: Vec<_> = self.servers.iter().flat_map(Fake::open).collect();
             if connections.len() > probes {
                 left.push(format!("connections to servers: {connections:?}"));
             }
@@ -189,7 +190,7 @@ impl World {
             }
             // Not before that, since it asks its servers then.
             if left.is_empty() {
-                left = self.in_flight().await.unwrap_or_else(|wrong| vec![wrong]);
+                left = self.in_flight().await;
             }
             if left.is_empty() || start.elapsed() > SETTLED {
                 return left;
@@ -199,16 +200,15 @@ impl World {
     }
 
     /// What `/status` says is in flight.
-    async fn in_flight(&self) -> Result<Vec<String>, String> {
-        let status = Connection::get(self.process.admin, "/status").await?;
-        let status: Value = serde_json::from_str(&status.body).map_err(|wrong| wrong.to_string())?;
+    async fn in_flight(&self) -> Vec<String> {
+        let status = get(self.admin, "/status").await.json();
         let servers = status["servers"].as_array().into_iter().flatten();
         let busy = servers.filter(|server| server["in_flight"] != 0);
         let mut left: Vec<_> = busy.map(|server| format!("in flight at {server}")).collect();
         if status["in_flight_total"] != 0 {
             left.push(format!("requests in flight: {}", status["in_flight"]));
         }
-        Ok(left)
+        left
     }
 
     fn fault(&self, fault: String) {

@@ -6,9 +6,8 @@ use transload_archive::Model as Identity;
 use transload_archive::llama::States;
 use transload_store::backend::MemoryStore;
 use transload_store::{Backend, ChunkHash};
-use transload_test_stores::{Call, Effect, Faulty, Plan};
+use transload_test_stores::{Effect, Flaw, Flawed, Plan, at_each_call};
 
-use crate::flawed::{Flaw, Flawed};
 use crate::oracle::{f16, sorted, tokens};
 use crate::{load, states};
 
@@ -16,56 +15,30 @@ use crate::{load, states};
 #[test]
 fn a_call_that_fails_leaves_a_shorter_prefix_at_worst() {
     let (model, own) = (f16(2, 8), tokens(1, 700));
-    let calls = [
-        Call::PutChunk,
-        Call::GetChunk,
-        Call::PutManifest,
-        Call::GetManifest,
-        Call::DeleteManifest,
-        Call::PrefetchChunks,
-    ];
-    let effects = [Effect::FailBefore, Effect::FailAfter, Effect::FlipBit(100)];
-    let (mut faults, mut failures) = (0, 0);
-    for call in calls {
-        for effect in effects {
-            for nth in 1.. {
-                let store = Arc::new(Faulty::new(MemoryStore::new(), Plan::new().with(call, nth, effect)));
-                let shared: Arc<dyn Backend> = store.clone();
-                let states = states(&shared, &sorted(&model, &own[..1], false));
-                let mut attempt = |work: &dyn Fn() -> bool| failures += u32::from(!work());
-                for count in [300, 600, 700] {
-                    attempt(&|| {
-                        let state = sorted(&model, &own[..count], count == 600);
-                        states.save(&own[..count], &state).is_ok()
-                    });
-                    attempt(&|| {
-                        let Ok(found) = states.find(&own) else {
-                            return false;
-                        };
-                        let Some(found) = found else { return true };
-                        let restored = states.restore(&found);
-                        if let Ok(Some(state)) = &restored {
-                            let right = sorted(&model, &own[..found.tokens()], false);
-                            assert!(*state == right, "{call:?} {nth}, {effect:?}");
-                        }
-                        restored.is_ok()
-                    });
+    let mut failures = 0;
+    let faults = at_each_call(|store, _, effect, what| {
+        let shared: Arc<dyn Backend> = store.clone();
+        let states = states(&shared, &sorted(&model, &own[..1], false));
+        for count in [300, 600, 700] {
+            let state = sorted(&model, &own[..count], count == 600);
+            failures += u32::from(states.save(&own[..count], &state).is_err());
+            let restored = states.find(&own).and_then(|found| {
+                let Some(found) = found else { return Ok(()) };
+                if let Some(state) = states.restore(&found)? {
+                    assert!(state == sorted(&model, &own[..found.tokens()], false), "{what}");
                 }
-                let over = store.faults() == 0;
-                store.set_plan(Plan::new());
-                // A damaged piece stays until its store lets go of it; a call that failed leaves nothing behind.
-                states.save(&own, &sorted(&model, &own, true)).unwrap();
-                let loaded = std::iter::repeat_with(|| load(&states, &own)).take(4);
-                let (count, state) = loaded.flatten().next().unwrap();
-                assert!(state == sorted(&model, &own[..count], false));
-                assert!(count == 700 || matches!(effect, Effect::FlipBit(_)), "{call:?} {nth}, {effect:?}: {count}");
-                if over {
-                    break;
-                }
-                faults += 1;
-            }
+                Ok(())
+            });
+            failures += u32::from(restored.is_err());
         }
-    }
+        store.set_plan(Plan::new());
+        // A damaged piece stays until its store lets go of it; a call that failed leaves nothing behind.
+        states.save(&own, &sorted(&model, &own, true)).unwrap();
+        let loaded = std::iter::repeat_with(|| load(&states, &own)).take(4);
+        let (count, state) = loaded.flatten().next().unwrap();
+        assert!(state == sorted(&model, &own[..count], false));
+        assert!(count == 700 || matches!(effect, Effect::FlipBit(_)), "{what}: {count}");
+    });
     println!("{faults} faults, {failures} of them errors");
     assert!(faults > 50 && failures > 30, "{faults}, {failures}");
 }

@@ -3,9 +3,6 @@
 mod corpus;
 mod crash;
 mod faults;
-#[path = "../objects/flawed.rs"]
-#[allow(dead_code, reason = "the tests of objects need more of it")]
-mod flawed;
 mod oracle;
 mod properties;
 mod real;

@@ -9,9 +9,9 @@ use transload_archive::objects::{ObjectError, Objects, PIECE, Record, Source, Ta
 use transload_store::backend::file::{FileOptions, FileStore};
 use transload_store::backend::{Inventory, MemoryStore, Tier, TierStore, Write};
 use transload_store::{Backend, ChunkHash, Put, StoreError};
+use transload_test_stores::{Call, Counted, Flaw, Flawed, Meanwhile, Step};
 
 use crate::bounds::name;
-use crate::flawed::{Flaw, Flawed, Heals, Meanwhile};
 use crate::model::{content, get, put};
 
 const LEN: usize = PIECE + 1000;
@@ -85,7 +85,7 @@ fn a_put_makes_sure_of_what_is_there_already() {
 fn a_store_that_keeps_what_is_damaged_takes_no_object_of_it() {
     let bytes = content(1, LEN);
     for flaw in flaws(&bytes[..PIECE]).into_iter().skip(1) {
-        let store = Arc::new(Flawed { heals: Heals::Never, ..Flawed::default() });
+        let store = Arc::new(Flawed::never_healing());
         let objects = objects(&store);
         put(&objects, b"one", b"", &bytes);
         store.spoil(pieces(1)[0], flaw);
@@ -101,15 +101,15 @@ fn a_store_that_keeps_what_is_damaged_takes_no_object_of_it() {
 fn an_object_that_is_put_again_meanwhile_is_not_removed() {
     for (meanwhile, is_left) in [
         (None, false),
-        (Some(Meanwhile::Puts), true),
-        (Some(Meanwhile::Mends), true),
-        (Some(Meanwhile::Silences), true),
+        (Some((Step::Delete, Meanwhile::Puts)), true),
+        (Some((Step::LookUp, Meanwhile::Mends)), true),
+        (Some((Step::LookUp, Meanwhile::Silences)), true),
     ] {
         let store = Arc::new(Flawed::default());
         let objects = objects(&store);
         put(&objects, b"one", b"", &content(1, LEN));
         store.spoil(pieces(1)[1], Flaw::Lost);
-        *store.meanwhile.lock().unwrap() = meanwhile.clone();
+        store.meanwhile(meanwhile);
         assert_eq!(get(&objects, b"one", LEN), None);
         let found = objects.has(&[b"one"]).unwrap();
         assert_eq!(found[0].is_some(), is_left, "{meanwhile:?}");
@@ -119,7 +119,7 @@ fn an_object_that_is_put_again_meanwhile_is_not_removed() {
 #[test]
 fn a_store_without_revisions_heals() {
     let bytes = content(1, LEN);
-    let store = Arc::new(Flawed { no_revisions: true, ..Flawed::default() });
+    let store = Arc::new(Flawed::without_revisions(Step::LookUp));
     let objects = objects(&store);
     put(&objects, b"one", b"", &bytes);
     store.spoil(pieces(1)[0], Flaw::Lost);
@@ -149,7 +149,7 @@ fn what_was_collected_before_it_was_published_is_put_again() {
     for (collections, is_put) in [(1, true), (2, false)] {
         let store = Arc::new(Flawed::default());
         let objects = objects(&store);
-        *store.collections.lock().unwrap() = collections;
+        store.collect(collections);
         let source = Source { key: b"one", meta: b"", parts: &[b"bytes".into()] };
         let put = objects.put(&[source]);
         assert_eq!(put.is_ok(), is_put);
@@ -160,16 +160,16 @@ fn what_was_collected_before_it_was_published_is_put_again() {
 /// This holds for any number of keys.
 #[test]
 fn a_look_up_is_one_call_of_the_store() {
-    let store = Arc::new(Flawed::default());
-    let objects = objects(&store);
+    let store = Arc::new(Counted::new(MemoryStore::new()));
+    let objects = Objects::new(store.clone(), b"ns").unwrap();
     let keys: Vec<[u8; 4]> = (0..1000_u32).map(u32::to_le_bytes).collect();
     for key in keys.iter().step_by(2) {
         put(&objects, key, key, b"some");
     }
     let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
-    *store.look_ups.lock().unwrap() = 0;
+    let (before, _) = store.count(Call::GetManifest);
     let found = objects.has(&keys).unwrap();
-    assert_eq!(*store.look_ups.lock().unwrap(), 1);
+    assert_eq!(store.count(Call::GetManifest).0, before + 1);
     for (n, (info, key)) in found.iter().zip(keys).enumerate() {
         let expected = n.is_multiple_of(2).then_some((4, key));
         assert_eq!(info.as_ref().map(|info| (info.bytes, &info.meta[..])), expected);

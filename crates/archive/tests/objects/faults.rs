@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use transload_archive::objects::{ObjectError, Objects, Part, Source, Target};
-use transload_store::backend::MemoryStore;
 use transload_store::{Backend, StoreError};
-use transload_test_stores::{Call, Effect, Faulty, Plan};
+use transload_test_stores::{Call, Plan, at_each_call};
 
 use crate::model::{content, get};
 
@@ -87,45 +86,25 @@ fn step(objects: &Objects, step: &Step, expected: &mut Expected) -> Result<(), O
 /// A failing call is an error or a miss. Later calls work, and each existing object is one that was put.
 #[test]
 fn a_call_that_fails_leaves_what_was_there_or_what_came() {
-    let calls = [
-        Call::PutChunk,
-        Call::GetChunk,
-        Call::PutManifest,
-        Call::GetManifest,
-        Call::DeleteManifest,
-        Call::PrefetchChunks,
-    ];
-    let effects = [Effect::FailBefore, Effect::FailAfter, Effect::FlipBit(100)];
-    let (mut faults, mut failures) = (0, 0);
-    for call in calls {
-        for effect in effects {
-            for nth in 1.. {
-                let plan = Plan::new().with(call, nth, effect);
-                let store = Arc::new(Faulty::new(MemoryStore::new(), plan));
-                let shared: Arc<dyn Backend> = store.clone();
-                let objects = Objects::new(shared, b"ns").unwrap().with_threads(1);
-                let mut expected = Expected::new();
-                let mut failed = None;
-                for one in LIFE {
-                    if let Err(error) = step(&objects, one, &mut expected) {
-                        let why = format!("{call:?} {nth}, {effect:?}: {failed:?}, then {error}");
-                        assert!(failed.is_none(), "{why}");
-                        let is_planned = matches!(error, ObjectError::Store(StoreError::Io { .. }));
-                        assert!(is_planned && call != Call::PrefetchChunks, "{why}");
-                        failed = Some(error);
-                        failures += 1;
-                    }
-                }
-                let over = store.faults() == 0;
-                store.set_plan(Plan::new());
-                check(&objects, &expected, &format!("{call:?} {nth}, {effect:?}"));
-                if over {
-                    break;
-                }
-                faults += 1;
+    let mut failures = 0;
+    let faults = at_each_call(|store, call, _, what| {
+        let shared: Arc<dyn Backend> = store.clone();
+        let objects = Objects::new(shared, b"ns").unwrap().with_threads(1);
+        let mut expected = Expected::new();
+        let mut failed = None;
+        for one in LIFE {
+            if let Err(error) = step(&objects, one, &mut expected) {
+                let why = format!("{what}: {failed:?}, then {error}");
+                assert!(failed.is_none(), "{why}");
+                let is_planned = matches!(error, ObjectError::Store(StoreError::Io { .. }));
+                assert!(is_planned && call != Call::PrefetchChunks, "{why}");
+                failed = Some(error);
+                failures += 1;
             }
         }
-    }
+        store.set_plan(Plan::new());
+        check(&objects, &expected, what);
+    });
     println!("{faults} faults, {failures} of them errors");
     assert!(faults > 100 && failures > 60, "{faults}, {failures}");
 }

@@ -6,7 +6,6 @@ mod corpus;
 mod crash;
 mod damage;
 mod faults;
-mod flawed;
 mod model;
 mod processes;
 

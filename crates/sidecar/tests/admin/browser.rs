@@ -6,12 +6,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use http::{Method, Request};
-use http_body_util::{BodyExt, Full};
-use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
+use transload_test_servers::ask;
 
 /// The time limit of every action in the browser.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -70,7 +66,6 @@ impl Browser {
         let profile = browser._profile.path().display();
         let answer = browser
             .call(
-                Method::POST,
                 "/session",
                 &json!({"capabilities": {"alwaysMatch": {
                     "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
@@ -85,25 +80,8 @@ impl Browser {
         Some(browser)
     }
 
-    async fn call(&self, method: Method, path: &str, body: &Value) -> Value {
-        let request = async {
-            let stream = TcpStream::connect(self.address).await.expect("chromedriver listens");
-            let (mut sender, connection) =
-                hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
-            tokio::spawn(connection);
-            let body = if method == Method::GET { Bytes::new() } else { body.to_string().into() };
-            let request = Request::builder()
-                .method(method)
-                .uri(path)
-                .header("host", self.address.to_string())
-                .header("content-type", "application/json")
-                .body(Full::new(body))
-                .expect("a request");
-            let answer = sender.send_request(request).await.expect("an answer");
-            answer.into_body().collect().await.expect("its body").to_bytes()
-        };
-        let body = tokio::time::timeout(PATIENCE, request).await.expect("chromedriver answers");
-        let mut body: Value = serde_json::from_slice(&body).expect("JSON");
+    async fn call(&self, path: &str, body: &Value) -> Value {
+        let mut body = ask(self.address, "POST", path, &[], &body.to_string()).await.json();
         let value = body["value"].take();
         assert!(value.get("error").is_none(), "{path}: {value}");
         value
@@ -111,7 +89,7 @@ impl Browser {
 
     async fn post(&self, command: &str, body: Value) -> Value {
         let path = format!("/session/{}/{command}", self.session);
-        self.call(Method::POST, &path, &body).await
+        self.call(&path, &body).await
     }
 
     pub(crate) async fn open(&self, url: &str) {

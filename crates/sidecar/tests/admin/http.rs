@@ -7,49 +7,29 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use transload_test_servers::{Message, ask, get};
 
 use crate::made_up::{busy, nothing, start};
 
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
+/// The body as JSON, which it says it is.
+fn json_of(answer: &Message) -> Value {
+    assert_eq!(answer.one("content-type"), Some("application/json"));
+    answer.json()
 }
 
-impl Answer {
-    fn header(&self, name: &str) -> Option<&str> {
-        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
-    }
-
-    fn json(&self) -> Value {
-        assert_eq!(self.header("content-type"), Some("application/json"));
-        serde_json::from_str(&self.body).expect("JSON")
-    }
-}
-
-async fn ask(address: SocketAddr, method: &str, path: &str, host: &str) -> Answer {
-    let mut stream = TcpStream::connect(address).await.expect("a connection");
-    let request = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.expect("it is sent");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.expect("an answer");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-    Answer { status: head[9..12].parse().expect("a status"), head: head.into(), body: body.into() }
-}
-
-async fn get(address: SocketAddr, path: &str) -> Answer {
-    ask(address, "GET", path, "localhost").await
+async fn ask_as(address: SocketAddr, method: &str, path: &str, host: &str) -> Message {
+    ask(address, method, path, &[("Host", host)], "").await
 }
 
 #[tokio::test]
 async fn probes_tell_whether_requests_can_be_served() {
     let (address, world, _task) = start(nothing()).await;
-    assert_eq!(get(address, "/healthz").await.status, 200);
-    assert_eq!(get(address, "/readyz").await.status, 200);
+    assert_eq!(get(address, "/healthz").await.status(), 200);
+    assert_eq!(get(address, "/readyz").await.status(), 200);
     world.ready.store(false, Ordering::Relaxed);
     let answer = get(address, "/readyz").await;
-    assert_eq!((answer.status, answer.json()), (503, json!({"ready": false})));
-    assert_eq!(get(address, "/healthz").await.status, 200);
+    assert_eq!((answer.status(), json_of(&answer)), (503, json!({"ready": false})));
+    assert_eq!(get(address, "/healthz").await.status(), 200);
 }
 
 #[tokio::test]
@@ -57,49 +37,49 @@ async fn what_there_is_not_is_refused_in_json() {
     let (address, _world, _task) = start(nothing()).await;
     for path in ["/nothing", "/status/", "//", "/favicon.ico", "/../status"] {
         let answer = get(address, path).await;
-        assert_eq!(answer.status, 404, "{path}");
-        assert!(answer.json()["error"].is_string());
+        assert_eq!(answer.status(), 404, "{path}");
+        assert!(json_of(&answer)["error"].is_string());
     }
     for method in ["POST", "DELETE", "OPTIONS"] {
-        let answer = ask(address, method, "/status", "localhost").await;
-        assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, HEAD")), "{method}");
+        let answer = ask_as(address, method, "/status", "localhost").await;
+        assert_eq!((answer.status(), answer.one("allow")), (405, Some("GET, HEAD")), "{method}");
     }
-    let answer = ask(address, "HEAD", "/status", "localhost").await;
-    assert_eq!((answer.status, answer.body.as_str()), (200, ""));
+    let answer = ask_as(address, "HEAD", "/status", "localhost").await;
+    assert_eq!((answer.status(), answer.text()), (200, ""));
 }
 
 #[tokio::test]
 async fn names_of_others_do_not_lead_here() {
     let (address, _world, _task) = start(nothing()).await;
     for (host, status) in [("evil.example", 421), ("127.0.0.1:9400", 200), ("[::1]:9400", 200)] {
-        assert_eq!(ask(address, "GET", "/status", host).await.status, status, "{host}");
+        assert_eq!(ask_as(address, "GET", "/status", host).await.status(), status, "{host}");
     }
 }
 
 #[tokio::test]
 async fn the_page_may_run_its_own_script_and_nothing_else() {
     let (address, _world, _task) = start(nothing()).await;
-    let nonce = |page: &Answer| {
-        let policy = page.header("content-security-policy").expect("a policy").to_owned();
+    let nonce = |page: &Message| {
+        let policy = page.one("content-security-policy").expect("a policy").to_owned();
         let nonce = policy.split_once("script-src 'nonce-").expect("a nonce").1;
         let nonce = nonce.split_once('\'').expect("its end").0.to_owned();
         assert!(policy.starts_with("default-src 'none'; "), "{policy}");
-        assert_eq!(page.body.matches(&format!("nonce=\"{nonce}\"")).count(), 2);
+        assert_eq!(page.text().matches(&format!("nonce=\"{nonce}\"")).count(), 2);
         nonce
     };
     let pages = [get(address, "/").await, get(address, "/").await];
     assert_ne!(nonce(&pages[0]), nonce(&pages[1]));
-    assert_eq!(pages[0].header("x-content-type-options"), Some("nosniff"));
-    assert_eq!(pages[0].header("cache-control"), Some("no-store"));
+    assert_eq!(pages[0].one("x-content-type-options"), Some("nosniff"));
+    assert_eq!(pages[0].one("cache-control"), Some("no-store"));
 }
 
 #[tokio::test]
 async fn metrics_are_in_prometheus_text_format() {
     let (address, _world, _task) = start(busy(30)).await;
     let answer = get(address, "/metrics").await;
-    let kind = answer.header("content-type");
+    let kind = answer.one("content-type");
     assert_eq!(kind, Some("text/plain; version=0.0.4; charset=utf-8"));
-    assert!(answer.body.contains("\ntransload_pd_requests_total{path=\"rejected\"} 1\n"), "{}", answer.body);
+    assert!(answer.text().contains("\ntransload_pd_requests_total{path=\"rejected\"} 1\n"), "{}", answer.text());
 }
 
 #[tokio::test]
@@ -112,7 +92,7 @@ async fn servers_are_asked_for_their_metrics_only_while_somebody_looks() {
     let began = Instant::now();
     let mut looks = 0;
     let transfers = loop {
-        let status = get(address, "/status").await.json();
+        let status = json_of(&get(address, "/status").await);
         looks += 1;
         if looks > 10 && !status["transfers"].is_null() {
             break status["transfers"].clone();

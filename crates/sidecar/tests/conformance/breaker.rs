@@ -3,15 +3,11 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
+use transload_test_servers::End;
 
 use crate::case::{Bytes, Case, Knobs, Leg};
-use crate::fakes::End;
 use crate::play;
 use crate::rig::Rig;
-
-fn answer() -> Leg {
-    Leg { answers: Bytes(b"{}".to_vec()), ..Leg::default() }
-}
 
 #[tokio::test]
 async fn a_prefill_server_is_taken_back_when_its_answer_begins() {
@@ -20,11 +16,10 @@ async fn a_prefill_server_is_taken_back_when_its_answer_begins() {
     let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
     let breaks = || Leg { mute: true, end: End::Reset, ..Leg::default() };
     // The head arrives, but the rest of the answer does not.
-    let begins = || Leg { cut: Some(1), end: End::Silence, ..answer() };
-    let legs = [breaks(), breaks(), breaks(), begins(), answer()];
-    prefill.play(legs.iter().map(|leg| play::script(&rig, leg)).collect());
-    let legs = (0..5).map(|_| play::script(&rig, &answer()));
-    decode.play(legs.collect());
+    let begins = || Leg { cut: Some(1), end: End::Silence, ..Leg::good() };
+    let legs = [breaks(), breaks(), breaks(), begins(), Leg::good()];
+    play::legs(&rig, prefill, &legs);
+    play::legs(&rig, decode, &vec![Leg::good(); 5]);
     let ask = || play::client(&rig, &case, &[]);
     for _ in 0..4 {
         ask().await.expect("an answer");
@@ -58,9 +53,9 @@ async fn a_server_that_breaks_what_is_passed_through_is_left_alone() {
     };
     let rig = Rig::start(&case).await;
     let (breaking, other) = (&rig.decode[0], &rig.decode[1]);
-    let breaks = Leg { cut: Some(1), end: End::Reset, ..answer() };
-    breaking.play((0..8).map(|_| play::script(&rig, &breaks)).collect());
-    other.play((0..8).map(|_| play::script(&rig, &answer())).collect());
+    let breaks = Leg { cut: Some(1), end: End::Reset, ..Leg::good() };
+    play::legs(&rig, breaking, &vec![breaks; 8]);
+    play::legs(&rig, other, &vec![Leg::good(); 8]);
     for _ in 0..8 {
         // Half of the first answers break off.
         let _ = play::client(&rig, &case, &[]).await;
@@ -79,12 +74,10 @@ async fn a_server_of_sglang_is_tried_again_after_a_pause() {
     };
     let rig = Rig::start(&case).await;
     let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
-    let fails = || Leg { status: 500, ..answer() };
-    let legs = [fails(), fails(), fails(), answer()];
-    prefill.play(legs.iter().map(|leg| play::script(&rig, leg)).collect());
-    let late = || Leg { delay_ms: 100, ..answer() };
-    let legs = (0..10).map(|_| play::script(&rig, &late()));
-    decode.play(legs.collect());
+    let fails = || Leg { status: 500, ..Leg::good() };
+    let legs = [fails(), fails(), fails(), Leg::good()];
+    play::legs(&rig, prefill, &legs);
+    play::legs(&rig, decode, &vec![Leg { delay_ms: 100, ..Leg::good() }; 10]);
     for _ in 0..4 {
         play::client(&rig, &case, &[]).await.expect("an answer");
     }
@@ -99,11 +92,9 @@ async fn retries_of_a_request_are_not_cut_short() {
     let case =
         Case { body: Bytes(b"{}".to_vec()), settings: Knobs { retries: 5, ..Knobs::default() }, ..Case::default() };
     let rig = Rig::start(&case).await;
-    let fails = Leg { status: 503, ..answer() };
-    let legs = (0..5).map(|_| play::script(&rig, &fails));
-    let legs = legs.chain([play::script(&rig, &answer())]);
-    rig.prefill[0].play(legs.collect());
-    rig.decode[0].play(vec![play::script(&rig, &answer())]);
+    let fails = Leg { status: 503, ..Leg::good() };
+    play::legs(&rig, &rig.prefill[0], &[&vec![fails; 5][..], &[Leg::good()]].concat());
+    play::legs(&rig, &rig.decode[0], &[Leg::good()]);
     play::client(&rig, &case, &[]).await.expect("an answer");
     assert_eq!(rig.prefill[0].seen().len(), 6);
 }
@@ -119,10 +110,9 @@ async fn a_prefill_that_is_costly_blames_no_server_that_is_well() {
     let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
     let silent = || Leg { mute: true, end: End::Silence, ..Leg::default() };
     // Each prefill times out. After the third the server is probed, and reports that it is well.
-    let legs = [silent(), silent(), silent(), answer(), silent()];
-    prefill.play(legs.iter().map(|leg| play::script(&rig, leg)).collect());
-    let legs = (0..4).map(|_| play::script(&rig, &answer()));
-    decode.play(legs.collect());
+    let legs = [silent(), silent(), silent(), Leg::good(), silent()];
+    play::legs(&rig, prefill, &legs);
+    play::legs(&rig, decode, &vec![Leg::good(); 4]);
     for seen in [1, 2, 4, 5] {
         play::client(&rig, &case, &[]).await.expect("an answer");
         for _ in 0..1_000 {

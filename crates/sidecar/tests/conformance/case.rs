@@ -2,8 +2,7 @@
 //! expected answer.
 
 use serde::{Deserialize, Deserializer};
-
-use crate::fakes::End;
+use transload_test_servers::End;
 
 /// A file of cases.
 #[derive(Debug, Deserialize)]
@@ -222,6 +221,13 @@ impl Default for Leg {
             end: End::default(),
             early: false,
         }
+    }
+}
+
+impl Leg {
+    /// An answer that keeps the connection.
+    pub(crate) fn good() -> Self {
+        Self { answers: Bytes(b"{}".to_vec()), ..Self::default() }
     }
 }
 

@@ -4,47 +4,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
+use tokio::io::AsyncReadExt;
 use tokio::time::{sleep, timeout};
+use transload_test_servers::{Client, PATIENCE};
 
 use crate::case::{Case, Knobs, Leg};
 use crate::play;
 use crate::rig::Rig;
-use crate::wire::{self, Kind, Message};
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-struct Client(BufReader<TcpStream>);
-
-impl Client {
-    async fn connect(rig: &Rig) -> Self {
-        let stream = TcpStream::connect(rig.running.addresses()[0]).await;
-        Self(BufReader::new(stream.expect("a connection")))
-    }
-
-    async fn send(&mut self, text: &str) -> std::io::Result<()> {
-        self.0.get_mut().write_all(text.as_bytes()).await
-    }
-
-    async fn answer(&mut self) -> Message {
-        let answer = timeout(PATIENCE, wire::read(&mut self.0, Kind::Answer)).await;
-        let answer = answer.expect("an answer in time");
-        answer.expect("an answer").expect("an answer")
-    }
-
-    async fn get(&mut self, path: &str) -> Message {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
-        self.send(&request).await.expect("it takes a request");
-        self.answer().await
-    }
-
-    /// Returns whether the connection was closed without an answer.
-    async fn is_closed(&mut self) -> bool {
-        let read = timeout(PATIENCE, self.0.read(&mut [0; 1])).await;
-        matches!(read, Ok(Ok(0) | Err(_)))
-    }
-}
 
 fn case(settings: Knobs) -> Case {
     Case { settings, ..Case::default() }
@@ -54,9 +20,9 @@ fn case(settings: Knobs) -> Case {
 async fn a_further_client_takes_the_place_of_one_that_is_idle() {
     let rig = Rig::start(&case(Knobs { connections: Some(2), ..Knobs::default() })).await;
     let delayed = Leg { delay_ms: 1_000, ..Leg::default() };
-    rig.decode[0].play(vec![play::script(&rig, &delayed)]);
-    let mut busy = Client::connect(&rig).await;
-    let mut idle = Client::connect(&rig).await;
+    play::legs(&rig, &rig.decode[0], &[delayed]);
+    let mut busy = Client::connect(rig.running.addresses()[0]).await;
+    let mut idle = Client::connect(rig.running.addresses()[0]).await;
     assert_eq!(idle.get("/health").await.status(), 200);
     // The busy client was idle for longer, but now has a request in flight.
     let asked = busy.send("GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -64,7 +30,7 @@ async fn a_further_client_takes_the_place_of_one_that_is_idle() {
     while rig.decode[0].seen().is_empty() {
         sleep(Duration::from_millis(5)).await;
     }
-    let mut third = Client::connect(&rig).await;
+    let mut third = Client::connect(rig.running.addresses()[0]).await;
     assert_eq!(third.get("/health").await.status(), 200);
     assert!(idle.is_closed().await);
     assert_eq!(busy.answer().await.status(), 200);
@@ -73,7 +39,7 @@ async fn a_further_client_takes_the_place_of_one_that_is_idle() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_that_trickles_is_given_up() {
     let rig = Rig::start(&case(Knobs { head_timeout_ms: Some(300), ..Knobs::default() })).await;
-    let mut client = Client::connect(&rig).await;
+    let mut client = Client::connect(rig.running.addresses()[0]).await;
     let head = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n{";
     client.send(head).await.expect("it takes a head");
     let trickling = async {
@@ -108,9 +74,8 @@ fn no_file_left_is_no_servers_failure() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let rig = Rig::start(&case(Knobs { proxy: true, ..Knobs::default() })).await;
-        let answers = vec![play::script(&rig, &Leg::default())];
-        rig.decode[0].play(answers);
-        let mut client = Client::connect(&rig).await;
+        play::legs(&rig, &rig.decode[0], &[Leg::default()]);
+        let mut client = Client::connect(rig.running.addresses()[0]).await;
         assert_eq!(client.get("/health").await.status(), 200);
         // Idle connections of probes end, which frees file descriptors.
         sleep(Duration::from_secs(5)).await;

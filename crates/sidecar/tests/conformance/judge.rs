@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use flate2::read::GzDecoder;
 use tokio::time::{Instant, sleep};
+use transload_test_servers::{Fake, Message};
 
 use crate::case::{Bytes, Case, Leg, Seen};
-use crate::fakes::Fake;
 use crate::members;
 use crate::play::{Played, sent_body};
 use crate::rig::{Rig, name};
-use crate::wire::Message;
 
 /// Headers that no server ever sees.
 const NEVER: [&str; 5] =

@@ -7,7 +7,6 @@
 mod breaker;
 mod case;
 mod crowd;
-mod fakes;
 mod judge;
 mod malformed;
 mod members;
@@ -15,16 +14,15 @@ mod play;
 mod reused;
 mod rig;
 mod targets;
-mod wire;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use tokio::time::timeout;
+use transload_test_servers::Script;
 
 use crate::case::{Case, File};
-use crate::fakes::Script;
 use crate::rig::Rig;
 
 /// The number of ways to split a message that are tried.

@@ -7,14 +7,15 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
+use transload_test_servers::wire::{self, Kind};
+use transload_test_servers::{Client, Message};
 
-use crate::case::{Bytes, Case, Knobs, Leg};
+use crate::case::{Case, Knobs, Leg};
 use crate::play;
 use crate::rig::Rig;
-use crate::wire::{self, Kind};
 
 /// A request that reaches the decode server if it is read.
 const HIDDEN: &[u8] = b"GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -93,11 +94,6 @@ fn upstream(rig: &Rig) -> Vec<String> {
     seen.collect()
 }
 
-fn good(rig: &Rig) -> crate::fakes::Script {
-    let answer = Leg { answers: Bytes(b"{}".to_vec()), ..Leg::default() };
-    play::script(rig, &answer)
-}
-
 #[tokio::test]
 async fn what_is_malformed_is_refused_and_no_server_sees_anything() {
     let rig = Rig::start(&Case::default()).await;
@@ -115,7 +111,7 @@ async fn what_is_malformed_is_refused_and_no_server_sees_anything() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     // The check itself works: it sees a well-formed request.
-    rig.decode[0].play(vec![good(&rig)]);
+    play::legs(&rig, &rig.decode[0], &[Leg::good()]);
     let case = Case { request: "GET /hidden".to_owned(), ..Case::default() };
     let played = play::client(&rig, &case, &[]).await.expect("an answer");
     assert_eq!(played.answer.map(|answer| answer.status()), Some(200));
@@ -125,18 +121,16 @@ async fn what_is_malformed_is_refused_and_no_server_sees_anything() {
 #[tokio::test]
 async fn what_comes_before_a_malformed_request_is_answered_and_what_comes_after_it_is_not() {
     let rig = Rig::start(&Case::default()).await;
-    rig.decode[0].play(vec![good(&rig), good(&rig)]);
-    let mut stream = TcpStream::connect(rig.running.addresses()[0]).await.expect("it listens");
+    play::legs(&rig, &rig.decode[0], &[Leg::good(), Leg::good()]);
+    let mut client = Client::connect(rig.running.addresses()[0]).await;
     let bad =
         b"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
     let all = [b"GET /first HTTP/1.1\r\nHost: a\r\n\r\n", &bad[..], HIDDEN].concat();
-    stream.write_all(&all).await.expect("it takes all");
-    let mut from = BufReader::new(stream);
+    client.send(&all).await.expect("it takes all");
     for status in [200, 400] {
-        let answer = wire::read(&mut from, Kind::Answer).await.expect("an answer").expect("an answer");
-        assert_eq!(answer.status(), status);
+        assert_eq!(client.answer().await.status(), status);
     }
-    assert!(matches!(from.read_u8().await, Err(why) if why.kind() == std::io::ErrorKind::UnexpectedEof));
+    assert!(matches!(client.0.read_u8().await, Err(why) if why.kind() == std::io::ErrorKind::UnexpectedEof));
     let seen: Vec<_> = rig.decode[0].seen().into_iter().map(|seen| seen.first).collect();
     assert_eq!(seen, ["GET /first HTTP/1.1"]);
 }
@@ -162,33 +156,25 @@ const STALLED: &[&str] = &[
 async fn requests_that_do_not_end_are_refused() {
     let knobs = Knobs { head_timeout_ms: Some(400), ..Knobs::default() };
     let rig = Rig::start(&Case { settings: knobs, ..Case::default() }).await;
-    let connect = || async {
-        let stream = TcpStream::connect(rig.running.addresses()[0]).await;
-        tokio::io::split(stream.expect("it listens"))
-    };
-    let late = |from| async {
-        let answer = wire::read(&mut BufReader::new(from), Kind::Answer).await;
-        let answer = answer.expect("an answer").expect("an answer");
+    let connect = || Client::connect(rig.running.addresses()[0]);
+    let late = |answer: Message| {
         assert_eq!(answer.status(), 408);
         assert_eq!(answer.one("connection"), Some("close"));
     };
     for begin in SLOW.iter().chain(STALLED) {
-        let (from, mut to) = connect().await;
-        to.write_all(begin.as_bytes()).await.expect("it is taken");
-        late(from).await;
+        let mut client = connect().await;
+        client.send(begin).await.expect("it is taken");
+        late(client.answer().await);
     }
     // A further byte now and then does not extend the time.
-    let (from, mut to) = connect().await;
-    let begin = b"GET / HTTP/1.1\r\nX: ";
-    to.write_all(begin).await.expect("it is taken");
-    tokio::select! {
-        () = late(from) => {}
-        () = async {
-            for _ in 0..100 {
-                let _ = to.write_all(b"y").await;
-                sleep(Duration::from_millis(50)).await;
-            }
-        } => panic!("it goes on for ever"),
+    let mut client = connect().await;
+    client.send("GET / HTTP/1.1\r\nX: ").await.expect("it is taken");
+    for _ in 0..100 {
+        let _ = client.send("y").await;
+        if timeout(Duration::from_millis(50), client.0.fill_buf()).await.is_ok() {
+            break;
+        }
     }
+    late(client.answer().await);
     assert_eq!(upstream(&rig), Vec::<String>::new());
 }

@@ -9,11 +9,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
+use transload_test_servers::wire::{self, Kind, chunk, chunked, last_chunk};
+use transload_test_servers::{End, Fake, Message, Script, write_parts};
 
 use crate::case::{Case, Ends, Leg};
-use crate::fakes::{End, Script, write_parts};
 use crate::rig::Rig;
-use crate::wire::{self, Kind, Message};
 
 /// What the client got in a run.
 #[derive(Debug, Default)]
@@ -63,10 +63,15 @@ pub(crate) fn request(rig: &Rig, case: &Case) -> (Vec<u8>, Vec<u8>) {
     }
     line("");
     let body = match case.chunked {
-        true => chunked(&[&body], &case.trailers),
+        true => chunked([&body[..]], &case.trailers),
         false => body,
     };
     (latin1(&head), body)
+}
+
+/// Has a server answer these legs, in order.
+pub(crate) fn legs<'a>(rig: &Rig, fake: &Fake, legs: impl IntoIterator<Item = &'a Leg>) {
+    fake.play(legs.into_iter().map(|leg| script(rig, leg)));
 }
 
 /// Returns the script for a server's answer to a leg.
@@ -130,26 +135,7 @@ pub(crate) fn script(rig: &Rig, leg: &Leg) -> Script {
     if framing == Ends::Close && end == End::Keep && !bodiless {
         end = End::Close;
     }
-    Script { delay: Duration::from_millis(leg.delay_ms), bytes, parts, end, early: leg.early }
-}
-
-fn chunked(pieces: &[&[u8]], trailers: &[String]) -> Vec<u8> {
-    let mut bytes: Vec<u8> = pieces.iter().flat_map(|piece| chunk(piece)).collect();
-    bytes.extend(last_chunk(trailers));
-    bytes
-}
-
-fn chunk(piece: &[u8]) -> Vec<u8> {
-    if piece.is_empty() {
-        return Vec::new();
-    }
-    let size = format!("{:x}\r\n", piece.len());
-    [size.as_bytes(), piece, b"\r\n"].concat()
-}
-
-fn last_chunk(trailers: &[String]) -> Vec<u8> {
-    let lines: String = trailers.iter().map(|line| format!("{line}\r\n")).collect();
-    format!("0\r\n{lines}\r\n").into_bytes()
+    Script { delay: Duration::from_millis(leg.delay_ms), bytes, parts, held: None, end, early: leg.early }
 }
 
 /// Encodes a head as Latin-1.

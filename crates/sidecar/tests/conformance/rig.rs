@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use transload_sidecar::settings::{Beside, Choosing, KvConnector, Mode, Policy, PrefillFailure, Secret, Settings};
 use transload_sidecar::{AllowList, Running, ServerUrl};
+use transload_test_servers::Fake;
 
 use crate::case::{Case, Knobs};
-use crate::fakes::Fake;
 
 /// The parameters that ask a prefill server to keep the blocks: `{ask}` in cases.
 const ASK: &str = concat!(
@@ -68,9 +68,8 @@ impl Rig {
         for (role, fakes) in [("prefill", &self.prefill), ("decode", &self.decode)] {
             for (index, fake) in fakes.iter().enumerate() {
                 let name = name(role, index);
-                let port = fake.address.port().to_string();
                 text = text.replace(&format!("{{{name}}}"), &fake.address.to_string());
-                text = text.replace(&format!("{{{name}.port}}"), &port);
+                text = text.replace(&format!("{{{name}.port}}"), &fake.port());
             }
         }
         for (rank, address) in self.running.addresses().iter().enumerate() {
@@ -102,7 +101,7 @@ fn quiet_port() -> u16 {
 }
 
 fn settings(knobs: &Knobs, prefill: &[Fake], decode: &[Fake]) -> Settings {
-    let url = |fake: &Fake| ServerUrl::parse(&format!("http://{}", fake.address)).expect("a URL");
+    let url = |fake: &Fake| ServerUrl::parse(&fake.url()).expect("a URL");
     let mode = if knobs.proxy {
         Mode::Proxy(Choosing {
             prefill: prefill.iter().map(url).collect(),

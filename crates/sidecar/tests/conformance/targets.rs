@@ -6,13 +6,14 @@
 use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use tokio::io::{AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
+use transload_test_servers::Client;
+use transload_test_servers::wire::{self, Kind};
 
 use crate::case::{Case, Knobs};
+use crate::play;
 use crate::rig::Rig;
-use crate::wire::{self, Kind};
 
 /// Malformed targets: 400.
 const MALFORMED: [&str; 78] = [
@@ -208,14 +209,11 @@ async fn hostile_targets_are_not_dialled() {
 
 /// Sends a request that names a prefill server. Returns the answer's status and body.
 async fn ask(address: SocketAddr, target: &str) -> (u16, String) {
-    let mut bytes = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n".to_vec();
-    bytes.extend(b"x-prefiller-host-port: ");
-    bytes.extend(target.chars().map(|char| char as u32 as u8));
-    bytes.extend(b"\r\n\r\n{}");
-    let socket = TcpSocket::new_v4().expect("a socket");
-    let mut stream = socket.connect(address).await.expect("the sidecar");
-    stream.write_all(&bytes).await.expect("it takes a request");
-    let reading = wire::read(&mut BufReader::new(stream), Kind::Answer).await;
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n";
+    let mut client = Client::connect(address).await;
+    let request = format!("{head}x-prefiller-host-port: {target}\r\n\r\n{{}}");
+    client.send(play::latin1(&request)).await.expect("it takes a request");
+    let reading = wire::read(&mut client.0, Kind::Answer).await;
     match reading {
         Ok(Some(answer)) => (answer.status(), String::from_utf8_lossy(&answer.body).into()),
         other => (0, format!("{other:?}")),

@@ -11,7 +11,8 @@ use transload_sidecar::announce::{AnnounceError, Announcement, announce};
 use transload_sidecar::settings::UpstreamTls;
 
 use relay::Relay;
-use world::{Announcer, Etcd, Looking, announcement, soon};
+use transload_test_servers::{Etcd, soon};
+use world::{Announcer, Looking, announcement};
 
 #[tokio::test]
 async fn a_server_is_found_while_it_is_announced() {
@@ -234,7 +235,7 @@ async fn changes_that_etcd_has_not_kept_are_read_anew() {
         let held = relay.held();
         relay.hold_watches();
         relay.cut_after(0);
-        soon("a watch is held", || relay.held() > held).await;
+        soon("a watch is held", async || relay.held() > held).await;
         etcd.put(&format!("t/decode/{number}"), &format!(r#"{{"url": "http://s{number}:1"}}"#));
         etcd.ctl(&["del", &format!("t/decode/{}", number - 1)]);
         etcd.ctl(&["compact", &etcd.revision().to_string()]);

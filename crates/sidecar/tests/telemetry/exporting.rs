@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rcgen::{CertificateParams, KeyPair};
 use rustls_pki_types::PrivateKeyDer;
 use transload_sidecar::Otlp;
+use transload_test_servers::Fake;
 
 use crate::collector::{Collector, text};
 use crate::fakes::{Scene, decodes, prefills};
@@ -67,7 +68,7 @@ async fn a_collector_is_known_by_its_certificate() {
         let endpoint = format!("https://{}", collector.address);
         let environment = [(ENDPOINT, endpoint.as_str()), protocol, known, ALWAYS];
         let scene = beside(collector, &environment).await;
-        assert_eq!(scene.disaggregated(&[]).await.0, 200);
+        assert_eq!(scene.disaggregated(&[]).await, 200);
         let (collector, ..) = scene.end().await;
         assert_eq!(collector.names(), [""; 0]);
     }
@@ -79,7 +80,7 @@ async fn certificates_that_cannot_be_read_stop_no_request() {
     let endpoint = format!("https://{}", collector.address);
     let missing = ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere/ca.pem");
     let scene = beside(collector, &[(ENDPOINT, &endpoint), missing, ALWAYS]).await;
-    assert_eq!(scene.disaggregated(&[]).await.0, 200);
+    assert_eq!(scene.disaggregated(&[]).await, 200);
     scene.end().await;
 }
 
@@ -87,12 +88,10 @@ async fn certificates_that_cannot_be_read_stop_no_request() {
 async fn a_collector_that_is_down_is_of_no_consequence() {
     for protocol in [GRPC, HTTP] {
         let collector = Collector::http().await;
-        let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let endpoint = format!("http://{}", gone.local_addr().expect("an address"));
-        drop(gone);
-        let scene = beside(collector, &[(ENDPOINT, &endpoint), protocol, ALWAYS]).await;
+        let gone = Fake::refusing(0).expect("a port");
+        let scene = beside(collector, &[(ENDPOINT, &gone.url()), protocol, ALWAYS]).await;
         for _ in 0..20 {
-            assert_eq!(scene.disaggregated(&[]).await.0, 200);
+            assert_eq!(scene.disaggregated(&[]).await, 200);
         }
         scene.end().await;
     }
@@ -106,10 +105,10 @@ async fn spans_that_a_slow_collector_does_not_take_are_dropped() {
     let endpoint = format!("http://{}", collector.address);
     let scene = beside(collector, &[(ENDPOINT, &endpoint), HTTP, ALWAYS]).await;
     for _ in 0..=MOST / 3 {
-        assert_eq!(scene.disaggregated(&[]).await.0, 200);
+        assert_eq!(scene.disaggregated(&[]).await, 200);
     }
     for _ in 0..100 {
-        assert_eq!(scene.disaggregated(&[]).await.0, 200);
+        assert_eq!(scene.disaggregated(&[]).await, 200);
     }
     scene.collector.open();
     let (collector, ..) = scene.end().await;
@@ -145,7 +144,7 @@ async fn other_process() {
         };
         let endpoint = format!("http://{}", collector.address);
         let scene = beside(collector, &[(ENDPOINT, &endpoint), protocol, ALWAYS]).await;
-        assert_eq!(scene.disaggregated(&[]).await.0, 200);
+        assert_eq!(scene.disaggregated(&[]).await, 200);
         let (collector, ..) = scene.end().await;
         let (_, headers) = &collector.asked()[0];
         assert_eq!(headers.get("api-key").expect("a header"), "a key");

@@ -10,13 +10,10 @@ const NOT_RECORDED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7
 /// Sends a request. Returns the names of its spans and the trace contexts that both servers got.
 async fn one(environment: &[(&str, &str)], headers: &[(&str, &str)]) -> (Vec<String>, Vec<String>) {
     let scene = Scene::start(environment, (prefills, decodes), |_| {}).await;
-    assert_eq!(scene.disaggregated(headers).await.0, 200);
+    assert_eq!(scene.disaggregated(headers).await, 200);
     let (collector, prefill, decode) = scene.end().await;
-    let asked = [prefill.asked(), decode.asked()].concat();
-    let told = asked.iter().map(|headers| {
-        let line = headers.get("traceparent").map(|line| line.to_str().expect("text"));
-        line.unwrap_or_default().to_owned()
-    });
+    let asked = [prefill.seen(), decode.seen()].concat();
+    let told = asked.iter().map(|request| request.one("traceparent").unwrap_or_default().to_owned());
     (collector.names(), told.collect())
 }
 

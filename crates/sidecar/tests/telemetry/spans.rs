@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use transload_sidecar::AllowList;
 use transload_sidecar::settings::{KvConnector, Mode, Settings};
+use transload_test_servers::{Fake, Message, soon};
 
 use crate::collector::{Collector, Span, text};
 use crate::fakes::{SECRET, Scene, decodes, prefills};
@@ -14,10 +14,8 @@ pub(crate) const ALWAYS: (&str, &str) = ("OTEL_TRACES_SAMPLER_ARG", "1");
 
 fn as_it_is(_: &mut Settings) {}
 
-fn header(headers: &http::HeaderMap, name: &str) -> String {
-    let lines = headers.get_all(name).iter();
-    let lines: Vec<_> = lines.map(|line| line.to_str().expect("text")).collect();
-    lines.join("|")
+fn header(request: &Message, name: &str) -> String {
+    request.all(name).join("|")
 }
 
 /// Checks that no span contains text of clients, that all belong to the trace of the request's span, and that none
@@ -57,7 +55,7 @@ pub(crate) async fn see_a_disaggregated_request(scene: Scene) -> Collector {
         ("baggage", "user=9"),
         ("x-request-id", SECRET),
     ];
-    let (status, _) = scene.disaggregated(&headers).await;
+    let status = scene.disaggregated(&headers).await;
     assert_eq!(status, 200);
     let (collector, prefill, decode) = scene.end().await;
     check(&collector);
@@ -70,7 +68,7 @@ pub(crate) async fn see_a_disaggregated_request(scene: Scene) -> Collector {
     assert_eq!(decoded.parent, request.id);
 
     let id = request.pd("request_id").expect("an id");
-    for (asked, span) in [(&prefill.asked()[0], &prefilled), (&decode.asked()[0], &decoded)] {
+    for (asked, span) in [(&prefill.seen()[0], &prefilled), (&decode.seen()[0], &decoded)] {
         assert_eq!(header(asked, "traceparent"), span.context());
         assert_eq!(header(asked, "tracestate"), "vendor=7,other=8");
         assert_eq!(header(asked, "baggage"), "user=9");
@@ -164,19 +162,19 @@ async fn a_request_without_a_prefill_server_says_why() {
     assert_eq!(request.get("transload.path").as_deref(), Some("decode_only"));
     assert_eq!(request.get("transload.outcome").as_deref(), Some("ok"));
     assert_eq!(decoded.pd("decode.streaming").as_deref(), Some("true"));
-    assert_eq!(header(&decode.asked()[0], "traceparent"), decoded.context());
+    assert_eq!(header(&decode.seen()[0], "traceparent"), decoded.context());
 }
 
 #[tokio::test]
 async fn a_body_that_is_no_object_has_the_span_of_its_request() {
     let scene = Scene::start(&[ALWAYS], (prefills, |_, _| (400, Value::Null)), as_it_is).await;
-    let (status, _) = scene.ask("/v1/completions", &[], &json!(7)).await;
+    let status = scene.ask("/v1/completions", &[], &json!(7)).await;
     assert_eq!(status, 400);
     let (collector, _, decode) = scene.end().await;
     check(&collector);
     let request = collector.span("request");
     assert_eq!(collector.names(), ["request"]);
-    assert_eq!(header(&decode.asked()[0], "traceparent"), request.context());
+    assert_eq!(header(&decode.seen()[0], "traceparent"), request.context());
     assert_eq!(request.get("http.response.status_code").as_deref(), Some("400"));
     assert_eq!(request.status, 0);
 }
@@ -185,7 +183,7 @@ async fn a_body_that_is_no_object_has_the_span_of_its_request() {
 async fn a_prefill_that_fails_is_an_error_and_the_request_is_none() {
     let fails = |_: usize, _: &Value| (500, json!({}));
     let scene = Scene::start(&[ALWAYS], (fails, decodes), as_it_is).await;
-    assert_eq!(scene.disaggregated(&[]).await.0, 200);
+    assert_eq!(scene.disaggregated(&[]).await, 200);
     let (collector, ..) = scene.end().await;
     check(&collector);
     assert_eq!(collector.names(), ["request", "prefill", "decode"]);
@@ -202,7 +200,7 @@ async fn a_prefill_that_fails_is_an_error_and_the_request_is_none() {
 async fn a_prefill_that_answers_nonsense_is_an_error_too() {
     let nonsense = |_: usize, _: &Value| (200, json!("nonsense"));
     let scene = Scene::start(&[ALWAYS], (nonsense, decodes), as_it_is).await;
-    assert_eq!(scene.disaggregated(&[]).await.0, 200);
+    assert_eq!(scene.disaggregated(&[]).await, 200);
     let (collector, ..) = scene.end().await;
     assert_eq!(collector.names(), ["request", "prefill", "decode"]);
     assert_eq!(collector.span("prefill").status, 2);
@@ -211,16 +209,15 @@ async fn a_prefill_that_answers_nonsense_is_an_error_too() {
 
 #[tokio::test]
 async fn a_request_that_no_server_answers_is_an_error() {
-    let gone = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let port = gone.local_addr().expect("an address").port();
-    drop(gone);
+    let gone = Fake::refusing(0).expect("a port");
+    let port = gone.address.port();
     let settle = |settings: &mut Settings| {
         if let Mode::Sidecar(beside) = &mut settings.mode {
             beside.decode.target.port = port;
         }
     };
     let scene = Scene::start(&[ALWAYS], (prefills, decodes), settle).await;
-    assert_eq!(scene.disaggregated(&[]).await.0, 503);
+    assert_eq!(scene.disaggregated(&[]).await, 503);
     let (collector, ..) = scene.end().await;
     check(&collector);
     let request = collector.span("request");
@@ -238,10 +235,10 @@ async fn a_target_that_is_not_allowed_is_named() {
         }
     };
     let scene = Scene::start(&[ALWAYS], (prefills, decodes), settle).await;
-    assert_eq!(scene.disaggregated(&[]).await.0, 403);
+    assert_eq!(scene.disaggregated(&[]).await, 403);
     let (collector, prefill, _) = scene.end().await;
     check(&collector);
-    assert!(prefill.asked().is_empty());
+    assert!(prefill.seen().is_empty());
     let request = collector.span("request");
     assert_eq!(request.pd("error").as_deref(), Some("ssrf_protection_denied"));
     assert_eq!(request.pd("denied_target"), Some(prefill.address.to_string()));
@@ -253,7 +250,7 @@ async fn a_target_that_is_not_allowed_is_named() {
 async fn a_header_that_is_no_target_is_not_repeated() {
     let scene = Scene::start(&[ALWAYS], (prefills, decodes), as_it_is).await;
     let named = format!("http://{SECRET}@p:1");
-    let (status, _) = scene.chat(&[("x-prefiller-host-port", &named)]).await;
+    let status = scene.chat(&[("x-prefiller-host-port", &named)]).await;
     assert_eq!(status, 400);
     let (collector, ..) = scene.end().await;
     check(&collector);
@@ -280,8 +277,8 @@ async fn the_legs_of_a_chunked_decode_share_a_span() {
     assert_eq!(collector.names(), ["request", "prefill", "decode", "chunked_decode"]);
     let (decoded, chunked) = (collector.span("decode"), collector.span("chunked_decode"));
     assert_eq!(chunked.parent, decoded.id);
-    assert_eq!(decode.asked().len(), 3);
-    for asked in decode.asked() {
+    assert_eq!(decode.seen().len(), 3);
+    for asked in decode.seen() {
         assert_eq!(header(&asked, "traceparent"), chunked.context());
     }
     assert_eq!(
@@ -304,10 +301,10 @@ async fn legs_of_sglang_run_at_once() {
     let sglang = |settings: &mut Settings| settings.connector = KvConnector::Sglang;
     let scene = Scene::start(&[ALWAYS], (prefills, decodes), sglang).await;
     scene.prefill.hold(true);
-    assert_eq!(scene.disaggregated(&[]).await.0, 200);
+    assert_eq!(scene.disaggregated(&[]).await, 200);
     // The client has got its whole answer while the prefill still runs.
     scene.prefill.hold(false);
-    scene.prefill.answered().await;
+    soon("the prefill is answered", async || scene.prefill.answered() > 0).await;
     let (collector, ..) = scene.end().await;
     let (request, decoded) = (collector.span("request"), collector.span("decode"));
     assert_eq!(decoded.parent, request.id);
@@ -334,7 +331,7 @@ async fn a_decode_that_was_asked_first_has_a_span_of_its_own() {
     assert_eq!(collector.names(), ["request", "decode", "prefill", "decode"]);
     let spans = collector.spans();
     assert!(spans[1].times.1 <= spans[2].times.0, "{spans:?}");
-    let asked: Vec<_> = decode.asked().iter().map(|asked| header(asked, "traceparent")).collect();
+    let asked: Vec<_> = decode.seen().iter().map(|asked| header(asked, "traceparent")).collect();
     assert_eq!(asked, [spans[1].context(), spans[3].context()]);
 }
 
@@ -348,9 +345,10 @@ async fn a_client_that_leaves_is_told_of() {
     };
     let scene = Scene::start(&[ALWAYS], (prefills, slow), as_it_is).await;
     let body = json!({"messages": []});
-    let answer = scene.begin("/v1/chat/completions", &[], &body).await;
+    let mut client = scene.begin("/v1/chat/completions", &[], &body).await;
+    client.head().await;
     assert!(SEEN.load(Ordering::SeqCst));
-    drop(answer);
+    drop(client);
     let (collector, ..) = scene.end().await;
     check(&collector);
     let request = collector.span("request");

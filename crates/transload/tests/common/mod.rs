@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub)]
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -28,6 +29,26 @@ impl Ran {
         words.collect::<Vec<_>>().join(" ")
     }
 
+    /// Checks that it has refused what was asked, and why.
+    #[track_caller]
+    pub fn refused(&self, why: &str) {
+        assert_eq!((self.code, self.stdout.as_str()), (Some(2), ""), "{}", self.stderr);
+        assert!(self.told().contains(why), "{why}: {}", self.stderr);
+    }
+
+    /// Checks that it has not found or done what was asked, and why.
+    #[track_caller]
+    pub fn fails(&self, why: &str) {
+        assert_eq!(self.code, Some(1), "{}{}", self.stdout, self.stderr);
+        assert!(self.told().contains(why), "{why}: {}", self.stderr);
+    }
+
+    /// Checks that all was well, without a word on stderr.
+    #[track_caller]
+    pub fn is_good(&self) {
+        assert_eq!((self.code, self.stderr.as_str()), (Some(0), ""));
+    }
+
     /// Parses stdout as JSON.
     #[track_caller]
     pub fn json(&self) -> serde_json::Value {
@@ -48,6 +69,18 @@ pub fn command() -> Command {
 /// Runs the command in `dir`.
 pub fn transload_in(dir: &Path, args: &[&str]) -> Ran {
     Ran::new(command().current_dir(dir).args(args).output().expect("the command starts"))
+}
+
+/// Runs a line as it is typed after the command's name, whose words are parted by spaces, in `dir`.
+pub fn typed(dir: &Path, line: &str) -> Ran {
+    transload_in(dir, &line.split_whitespace().collect::<Vec<_>>())
+}
+
+/// Runs a line where it does not matter, with one variable of the environment more.
+pub fn typed_with(variable: &str, value: impl AsRef<OsStr>, line: &str) -> Ran {
+    let mut command = command();
+    command.env_remove("KV_STORE_LIBRARY_PATH").env(variable, value).args(line.split_whitespace());
+    Ran::new(command.output().expect("the command starts"))
 }
 
 /// Runs the command in an arbitrary directory.

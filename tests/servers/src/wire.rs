@@ -2,11 +2,11 @@
 
 use std::io;
 
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 
 /// The framing of a message's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Framing {
+pub enum Framing {
     Nothing,
     Length,
     Chunked,
@@ -15,21 +15,21 @@ pub(crate) enum Framing {
 
 /// A request or an answer as read from the connection. Bytes of the head are read as Latin-1.
 #[derive(Debug, Clone)]
-pub(crate) struct Message {
+pub struct Message {
     /// The request or status line.
-    pub(crate) first: String,
+    pub first: String,
     /// Name and value of each header line, in order.
-    pub(crate) headers: Vec<(String, String)>,
-    pub(crate) framing: Framing,
-    pub(crate) body: Vec<u8>,
-    pub(crate) trailers: Vec<(String, String)>,
+    pub headers: Vec<(String, String)>,
+    pub framing: Framing,
+    pub body: Vec<u8>,
+    pub trailers: Vec<(String, String)>,
     /// The body had the announced length or end.
-    pub(crate) whole: bool,
+    pub whole: bool,
 }
 
 /// The kind of message, which a reader has to know in advance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     Request,
     Answer,
     /// An answer without a body, even if its head announces one: an answer to HEAD.
@@ -38,14 +38,14 @@ pub(crate) enum Kind {
 
 impl Message {
     /// Returns the values of a header, in order.
-    pub(crate) fn all(&self, name: &str) -> Vec<&str> {
+    pub fn all(&self, name: &str) -> Vec<&str> {
         let same = |(have, _): &&(String, String)| have.eq_ignore_ascii_case(name);
         let values = self.headers.iter().filter(same);
         values.map(|(_, value)| value.as_str()).collect()
     }
 
     /// Returns the value of a header that occurs exactly once, else `None`.
-    pub(crate) fn one(&self, name: &str) -> Option<&str> {
+    pub fn one(&self, name: &str) -> Option<&str> {
         match self.all(name)[..] {
             [value] => Some(value),
             _ => None,
@@ -53,40 +53,42 @@ impl Message {
     }
 
     /// Returns the number in the status line.
-    pub(crate) fn status(&self) -> u16 {
+    pub fn status(&self) -> u16 {
         let status = self.first.split(' ').nth(1);
         status.and_then(|status| status.parse().ok()).unwrap_or(0)
     }
+
+    /// The body as text.
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).expect("a body of text")
+    }
+
+    /// The body as JSON.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).expect("a body of JSON")
+    }
 }
 
-/// Reads the next message. Returns `None` if the peer ended before its first byte.
-pub(crate) async fn read<R: AsyncRead + Unpin>(from: &mut BufReader<R>, kind: Kind) -> io::Result<Option<Message>> {
-    let Some((first, headers)) = read_head(from).await? else {
-        return Ok(None);
-    };
-    let mut message =
-        Message { first, headers, framing: Framing::Nothing, body: Vec::new(), trailers: Vec::new(), whole: true };
-    read_body(from, &mut message, kind).await?;
-    Ok(Some(message))
+/// Reads the next message. What is not HTTP is [invalid data](io::ErrorKind::InvalidData); `None` where the peer ended before its first byte.
+pub async fn read<R: AsyncBufRead + Unpin>(from: &mut R, kind: Kind) -> io::Result<Option<Message>> {
+    let mut message = read_head(from).await?;
+    if let Some(message) = &mut message {
+        read_body(from, message, kind).await?;
+    }
+    Ok(message)
 }
 
-type Head = (String, Vec<(String, String)>);
-
-/// Reads a head only.
-pub(crate) async fn read_head<R: AsyncRead + Unpin>(from: &mut BufReader<R>) -> io::Result<Option<Head>> {
+/// Reads a head alone: the message has no body yet.
+pub async fn read_head<R: AsyncBufRead + Unpin>(from: &mut R) -> io::Result<Option<Message>> {
     let Some(first) = line(from).await? else {
         return Ok(None);
     };
-    let headers = fields(from).await?;
-    Ok(Some((first, headers)))
+    let (headers, framing, body, trailers) = (fields(from).await?, Framing::Nothing, Vec::new(), Vec::new());
+    Ok(Some(Message { first, headers, framing, body, trailers, whole: true }))
 }
 
 /// Reads the body that a head announces, or the part of it that arrives.
-pub(crate) async fn read_body<R: AsyncRead + Unpin>(
-    from: &mut BufReader<R>,
-    message: &mut Message,
-    kind: Kind,
-) -> io::Result<()> {
+pub async fn read_body<R: AsyncBufRead + Unpin>(from: &mut R, message: &mut Message, kind: Kind) -> io::Result<()> {
     let lengths = message.all("content-length");
     let encodings = message.all("transfer-encoding");
     let status = message.status();
@@ -114,14 +116,14 @@ pub(crate) async fn read_body<R: AsyncRead + Unpin>(
 }
 
 /// Reads `length` bytes of the body, or fewer if the connection ends.
-async fn take<R: AsyncRead + Unpin>(from: &mut BufReader<R>, length: u64, message: &mut Message) -> io::Result<()> {
+async fn take<R: AsyncBufRead + Unpin>(from: &mut R, length: u64, message: &mut Message) -> io::Result<()> {
     let had = message.body.len();
     let read = from.take(length).read_to_end(&mut message.body).await;
     message.whole = read.is_ok() && (message.body.len() - had) as u64 == length;
     Ok(())
 }
 
-async fn chunks<R: AsyncRead + Unpin>(from: &mut BufReader<R>, message: &mut Message) -> io::Result<()> {
+async fn chunks<R: AsyncBufRead + Unpin>(from: &mut R, message: &mut Message) -> io::Result<()> {
     message.whole = false;
     loop {
         let Ok(Some(size)) = line(from).await else {
@@ -146,11 +148,11 @@ async fn chunks<R: AsyncRead + Unpin>(from: &mut BufReader<R>, message: &mut Mes
 }
 
 /// Reads header lines up to an empty one.
-async fn fields<R: AsyncRead + Unpin>(from: &mut BufReader<R>) -> io::Result<Vec<(String, String)>> {
+async fn fields<R: AsyncBufRead + Unpin>(from: &mut R) -> io::Result<Vec<(String, String)>> {
     let mut fields = Vec::new();
     loop {
         let line = line(from).await?;
-        let line = line.ok_or_else(|| wrong("it ends within its head"))?;
+        let line = line.ok_or(io::ErrorKind::UnexpectedEof)?;
         if line.is_empty() {
             return Ok(fields);
         }
@@ -163,11 +165,14 @@ async fn fields<R: AsyncRead + Unpin>(from: &mut BufReader<R>) -> io::Result<Vec
 }
 
 /// Reads a line that ends with CR and LF. Returns `None` at the end of the stream.
-async fn line<R: AsyncRead + Unpin>(from: &mut BufReader<R>) -> io::Result<Option<String>> {
+async fn line<R: AsyncBufRead + Unpin>(from: &mut R) -> io::Result<Option<String>> {
     let mut line = Vec::new();
     from.read_until(b'\n', &mut line).await?;
     if line.is_empty() {
         return Ok(None);
+    }
+    if !line.ends_with(b"\n") {
+        return Err(io::ErrorKind::UnexpectedEof.into());
     }
     let line = line.strip_suffix(b"\r\n").ok_or_else(|| wrong("a line without CR LF"))?;
     Ok(Some(line.iter().copied().map(char::from).collect()))
@@ -175,4 +180,24 @@ async fn line<R: AsyncRead + Unpin>(from: &mut BufReader<R>) -> io::Result<Optio
 
 fn wrong(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
+}
+
+/// A body in chunks, as it goes over the wire.
+pub fn chunked<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, trailers: &[String]) -> Vec<u8> {
+    let mut bytes: Vec<u8> = pieces.into_iter().flat_map(chunk).collect();
+    bytes.extend(last_chunk(trailers));
+    bytes
+}
+
+/// One chunk; nothing for none, since an empty chunk would be the last.
+pub fn chunk(piece: &[u8]) -> Vec<u8> {
+    if piece.is_empty() {
+        return Vec::new();
+    }
+    [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat()
+}
+
+pub fn last_chunk(trailers: &[String]) -> Vec<u8> {
+    let lines: String = trailers.iter().map(|line| format!("{line}\r\n")).collect();
+    format!("0\r\n{lines}\r\n").into_bytes()
 }
