@@ -348,7 +348,17 @@ REFUSED = {
         "how CPU_ATTN keeps 128 B of a latent of 128 B is not known here",
     ),
     "states of many tokens": (other_spec(tokens_per_state=4), "a state of 4 tokens cannot be moved yet"),
-    "quantization": (other_spec(kv_quant_mode=vllm.KVQuantMode(2)), "quantized as INT8_PER_TOKEN_HEAD cannot be moved"),
+    "quantization": (
+        other_spec(kv_quant_mode=vllm.KVQuantMode(2), state_content_bytes=72) | {"cache_dtype": "int8_per_token_head"},
+        "how FLASH_ATTN keeps 72 B of a head and token in a cache of int8_per_token_head is not known here",
+    ),
+    "quantization that only the spec tells": (
+        other_spec(kv_quant_mode=vllm.KVQuantMode(2)), "how FLASH_ATTN keeps 256 B .* in a cache of auto is not known here"
+    ),
+    "a platform's own quantization": (
+        other_spec(kv_quant_mode=vllm.KVQuantMode.CUSTOM) | {"cache_dtype": "platform_int8"}, "in a cache of platform_int8 is not known"
+    ),
+    "a platform's own numbers": (other_spec() | {"cache_dtype": "platform_f16"}, "in a cache of platform_f16 is not known here"),
     "head slots": (other_spec(num_head_slots=8), "8 head slots for 4 heads cannot be moved yet"),
     "more than keys and values": (
         other_spec(state_content_bytes=260), "FLASH_ATTN keeps 260 B of a head and token, a key and a value are 256 B"
@@ -398,6 +408,18 @@ def test_caches_that_cannot_be_read(connector, engine, what):
 
     with pytest.raises(UnsupportedCache, match=message):
         engine("prefill", **shape)
+
+
+@pytest.mark.parametrize(("own", "described"), [("auto", "bf16"), ("fp8_e5m2", "f8e5m2"), (None, "f8e4m3")])
+def test_layers_of_a_dtype_of_their_own(connector, own, described):
+    """vLLM may leave layers out of what ``--kv-cache-dtype`` says."""
+    from transload.vllm.specs import describe
+
+    config = vllm.vllm_config(backends={"model.layers.0.attn": "FLASH_ATTN"}, cache_dtype="fp8")
+    config.compilation_config.static_forward_context["model.layers.0.attn"].kv_cache_dtype = own
+    dtype, mode = (torch.bfloat16, 0) if own == "auto" else (torch.uint8, 1)
+    spec = vllm.FullAttentionSpec(32, num_kv_heads=4, head_size=32, dtype=dtype, kv_quant_mode=vllm.KVQuantMode(mode))
+    assert describe(config, spec, "model.layers.0.attn").specs[0]["dtype"] == described
 
 
 def test_a_gpu_whose_driver_knows_no_such_memory(connector, engine):

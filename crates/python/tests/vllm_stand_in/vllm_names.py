@@ -285,11 +285,14 @@ class KVQuantMode(enum.IntEnum):
     NONE = 0
     FP8_PER_TENSOR = 1
     INT8_PER_TOKEN_HEAD = 2
+    OCTAVE_K3V4 = 12
+    CUSTOM = 12
 
 
 @dataclass(frozen=True)
 class KVCacheSpec:
     block_size: int
+    is_draft: bool = field(default=False, kw_only=True, compare=False)
 
     @property
     def prefix_cacheable(self):
@@ -335,6 +338,8 @@ class MLAAttentionSpec(FullAttentionSpec):
     model_version: str | None = None
     cache_role: str = "sparse"
     is_index_group_leader: bool = False
+    topk_buffer_width: int | None = None
+    non_causal_multi_token_decode: bool = False
     head_size_v: int = 0
 
 
