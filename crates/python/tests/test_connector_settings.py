@@ -289,22 +289,6 @@ def test_sleep_is_refused(connector):
     assert not connector.TransloadConnector.supports_sleep_mode(None)
 
 
-@pytest.mark.parametrize(("version", "fits"), [("0.31.2", False), ("0.32.1", True), ("0.33.0rc1", True), ("0.34.0", False),
-                                               ("1.0.0", False), ("dev", True), ("0.1.dev1+gabc", True)])  # fmt: skip
-def test_versions_of_vllm(connector, monkeypatch, caplog, version, fits):
-    import vllm as installed
-    from transload.vllm import versions
-
-    monkeypatch.setattr(installed, "__version__", version)
-    if fits:
-        versions.check()
-        is_told = "tested with vLLM 0.32; of this version, 0.33.0rc1, only names" in caplog.text
-        assert is_told == bool(caplog.records) == version.startswith("0.33")
-        return
-    with pytest.raises(ImportError, match=f"is for vLLM 0.32 to 0.33, and this is {version}: install one of those"):
-        versions.check()
-
-
 def test_windows_and_cached_prefixes(connector, engine, tmp_path):
     """A block that is loaded from where the window begins is not to be cached as a whole."""
     groups = [Attention(range(2)), Attention(range(2, 4), window=40)]

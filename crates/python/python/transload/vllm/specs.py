@@ -132,6 +132,18 @@ class Layer:
     """Blocks of a request behind its running state, for drafts."""
 
 
+def layers(vllm_config: VllmConfig) -> dict[str, Any]:
+    """Returns the model's layers that have a cache, by name.
+
+    Raises:
+        UnsupportedCache: this vLLM does not have them where others do.
+    """
+    found = getattr(vllm_config.compilation_config, "static_forward_context", None)
+    if found is None:
+        raise UnsupportedCache("this version of vLLM does not tell which attention backend a layer has")
+    return found
+
+
 def describe(vllm_config: VllmConfig, spec: KVCacheSpec, name: str) -> Layer:
     """Describes what the layer `name` caches.
 
@@ -159,7 +171,7 @@ def _attention(vllm_config: VllmConfig, spec: AttentionSpec, name: str) -> Layer
         raise UnsupportedCache(
             f"layer {name}: {spec.num_heads} head slots for {spec.num_kv_heads} heads cannot be moved yet"
         )
-    layer = vllm_config.compilation_config.static_forward_context[name]
+    layer = layers(vllm_config)[name]
     backend = layer.get_attn_backend().get_name()
     # Layers may be left out of what the server's option says.
     kind = getattr(layer, "kv_cache_dtype", None) or vllm_config.cache_config.cache_dtype
