@@ -171,7 +171,7 @@ def set_at(path, value):
 
 EARLY = {
     "pipelines": ({}, set_at("parallel_config.pipeline_parallel_size", 2), "--pipeline-parallel-size is 2: TransloadConnector"),
-    "data": ({}, set_at("parallel_config.data_parallel_size", 2), "--data-parallel-size is 2: TransloadConnector"),
+    "elastic experts": ({}, set_at("parallel_config.enable_elastic_ep", True), "--enable-elastic-ep adds and removes engines"),
     "contexts": ({}, set_at("parallel_config.decode_context_parallel_size", 2), "--decode-context-parallel-size is 2"),
     "prefill contexts": ({}, set_at("parallel_config.prefill_context_parallel_size", 2), "--prefill-context-parallel-size is 2"),
     "a device": ({}, set_at("device_config.device_type", "xpu"), "vLLM computes on 'xpu': .* memory of the host and of NVIDIA GPUs"),
@@ -182,6 +182,12 @@ EARLY = {
     "a wrong value": ({"mode": "pul"}, None, "extra_config.mode is 'pul': give pull or push"),
     "ports beyond the last": ({"port": 65535}, set_at("parallel_config.tensor_parallel_size", 2),
                               "extra_config.port is 65535, and the last of 2 ranks would take 65536: give at most 65534"),
+    "ports of other engines": ({"port": 65530}, set_at("parallel_config.data_parallel_size", 4),
+                               "extra_config.port is 65530, and the last of 8 ranks would take 65537: give at most 65528"),
+    "ports of an engine that believes to be alone": ({"port": 65530}, set_at("parallel_config.data_parallel_index", 3),
+                                                     "the last of 8 ranks would take 65537"),
+    "a name that is too long": ({"instance": "a" * 55}, set_at("parallel_config.data_parallel_index", 3),
+                                "extra_config.instance is 'a*', and engine 3 would be 'a*-dp3': that is longer than 58 characters"),
     "an announcement": ({"announce": "http://x", "announce_url": "http://127.0.0.1:8000"}, None, "extra_config.announce and announce_url: "),
     "no certificates": ({"certs": "/nowhere"}, None, "no certificate for 'prefill'.*transload certs add /nowhere prefill="),
     "a rank's certificate": ({}, set_at("parallel_config.tensor_parallel_size", 5), "no certificate for 'prefill'"),

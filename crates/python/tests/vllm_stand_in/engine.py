@@ -31,7 +31,7 @@ class Engine:
 
     def __init__(self, certs, agent, groups, *, tp=1, blocks=64, block_size=32, budget=10_000, policy="recompute",
                  prefix_caching=False, lookahead=0, port=None, model_groups=None, extra=None, uniform=False, role=None,
-                 model=None, max_loras=4, cache_dtype="auto", streams=None, **shape):  # fmt: skip
+                 model=None, max_loras=4, cache_dtype="auto", streams=None, parallel=None, **shape):  # fmt: skip
         self.groups, self.tp, self.budget, self.policy = groups, tp, budget, policy
         shape |= {"blocks": blocks, "block_size": block_size, "uniform": uniform}
         kinds = [Cache if streams is None else partial(LateCache, stream=streams[rank]) for rank in range(tp)]
@@ -41,7 +41,9 @@ class Engine:
             tables, blocks=blocks, block_size=block_size, prefix_caching=prefix_caching, seed=agent
         )
         self.all_blocks = self.manager.free_blocks
-        self.port = free_ports(tp, port)
+        # Those of earlier engines of one server come before.
+        before = (parallel or {}).get("data_parallel_index", 0) * tp
+        self.port = free_ports(tp, port and port + before) - before
         settings = {} if certs is None else {"certs": str(certs)}
         settings |= {"agent": agent, "host": "127.0.0.1", "port": self.port, "model": "stand-in"} | (extra or {})
         self._options = {
@@ -57,6 +59,7 @@ class Engine:
             "cache_dtype": cache_dtype,
             "max_loras": max_loras,
             "device": "cpu" if streams is None else "cuda",
+            "parallel": parallel,
         }
         self.requests, self.waiting, self.running = {}, [], []
         self.received, self.failed, self.finished_req_ids, self.answers = set(), set(), set(), {}

@@ -453,8 +453,9 @@ class KVTransferConfig:
 
 
 def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backends=None, lookahead=0, groups=None,
-                prefix_caching=False, model=None, max_loras=4, cache_dtype="auto", device="cpu"):  # fmt: skip
-    """What the connector reads of vLLM's configuration. `backends`: the attention backend of each layer."""
+                prefix_caching=False, model=None, max_loras=4, cache_dtype="auto", device="cpu", parallel=None):  # fmt: skip
+    """What the connector reads of vLLM's configuration. `backends`: the attention backend of each layer; `parallel`: what is otherwise
+    of the configuration of parallelism."""
     layers = {
         name: SimpleNamespace(get_attn_backend=lambda backend=backend: SimpleNamespace(get_name=lambda: backend))
         for name, backend in (backends or {}).items()
@@ -466,10 +467,18 @@ def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backen
             pipeline_parallel_size=1,
             decode_context_parallel_size=1,
             prefill_context_parallel_size=1,
-            data_parallel_size=1,
             rank=rank,
             nnodes=1,
             distributed_executor_backend="uni" if tp == 1 else "mp",
+            **{
+                "data_parallel_size": 1,
+                "data_parallel_index": 0,
+                "data_parallel_rank_local": None,
+                "data_parallel_external_lb": False,
+                "data_parallel_hybrid_lb": False,
+                "enable_elastic_ep": False,
+            }
+            | (parallel or {}),
         ),
         device_config=SimpleNamespace(device_type=device),
         model_config=SimpleNamespace(

@@ -49,7 +49,7 @@ logger = init_logger("vllm." + __name__)
 IDLE_SECONDS = 0.005
 """A step that computes nothing waits so long for what vLLM waits for: a load, a lease or a save. vLLM steps on without
 a pause while there is one, and the processor that the steps take the load does not have. A new request waits so much
-longer, at most."""
+longer, at most. Engines that share experts step together, so there the others would wait too."""
 
 _KINDS = {TicketError: "ticket", AgentError: "other", CudaError: "other"}
 """The kinds, for counters, of failures that are no TransferError. That says its kind itself."""
@@ -202,7 +202,8 @@ class Worker:
 
     def results(self, step: Step) -> KVConnectorTransferResults:
         """Returns the leases and loads that have ended since the last step."""
-        if not step.computes:
+        # Dense engines of one server do not know of each other.
+        if not step.computes and self._vllm_config.parallel_config.data_parallel_size == 1:
             self._wait_a_moment()
         results, sent = KVConnectorTransferResults(), set()
         for request_id, handed_over in list(self._handed_over.items()):
