@@ -83,8 +83,8 @@ def test_an_engine_that_was_started_again(server, engine):
 
 def test_two_engines_of_one_index(engine):
     first = engine("decode")
-    config = vllm.vllm_config(**first._options)
-    vllm.tp_group = vllm.Group(1)
+    config = vllm.vllm_config(**first._options, backends=first.caches[0].backends())
+    vllm.ranks = vllm.Ranks(1)
     second = first._connector(config, vllm.KVConnectorRole.WORKER, first.caches[0].config())
     with pytest.raises(transload.AgentError, match=rf"{first.port}.*in use"):
         second.register_kv_caches({name: tensor for name, tensor in first.caches[0].tensors.items()})

@@ -170,7 +170,6 @@ def set_at(path, value):
 
 
 EARLY = {
-    "pipelines": ({}, set_at("parallel_config.pipeline_parallel_size", 2), "--pipeline-parallel-size is 2: TransloadConnector"),
     "elastic experts": ({}, set_at("parallel_config.enable_elastic_ep", True), "--enable-elastic-ep adds and removes engines"),
     "contexts": ({}, set_at("parallel_config.decode_context_parallel_size", 2), "--decode-context-parallel-size is 2"),
     "prefill contexts": ({}, set_at("parallel_config.prefill_context_parallel_size", 2), "--prefill-context-parallel-size is 2"),
@@ -190,7 +189,7 @@ EARLY = {
                                 "extra_config.instance is 'a*', and engine 3 would be 'a*-dp3': that is longer than 58 characters"),
     "an announcement": ({"announce": "http://x", "announce_url": "http://127.0.0.1:8000"}, None, "extra_config.announce and announce_url: "),
     "no certificates": ({"certs": "/nowhere"}, None, "no certificate for 'prefill'.*transload certs add /nowhere prefill="),
-    "a rank's certificate": ({}, set_at("parallel_config.tensor_parallel_size", 5), "no certificate for 'prefill'"),
+    "a rank's certificate": ({}, set_at("parallel_config.tensor_parallel_size", 7), "no certificate for 'prefill'"),
     "a codec": ({"codec": "q8", "store": "file:///kv"}, set_at("cache_config.enable_prefix_caching", True), "--no-enable-prefix-caching"),
 }  # fmt: skip
 ONLY_EARLY = "an announcement", "no certificates", "a rank's certificate"

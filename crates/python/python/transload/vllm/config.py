@@ -45,7 +45,7 @@ class Config:
     instance: str | None = None
     """Name of this server below its service, the same after a restart. Default: host name (a pod's name) and port."""
     port: int = 7600
-    """UDP port of rank 0; rank r takes ``port + r``. With data parallelism the ranks of engine 1 follow those of engine 0, and so on."""
+    """UDP port of rank 0; rank r takes ``port + r``. The ranks of a pipeline stage follow those of the stage before. With data parallelism the ranks of engine 1 follow those of engine 0, and so on."""
     model: str | None = None
     """What tells the model from others: blocks are only loaded for the same. Default: see `weights`."""
     announce: str | None = None
@@ -206,7 +206,7 @@ class Config:
             ConfigError: there are not as many ports, or no such name.
         """
         # Engines of dense models believe to be the only one. The index is theirs all the same.
-        index, ranks = parallel.data_parallel_index, parallel.tensor_parallel_size
+        index, ranks = parallel.data_parallel_index, ranks_of(parallel)
         all_ranks = max(parallel.data_parallel_size, index + 1) * ranks
         if self.certs is not None and self.port + all_ranks > 65536:
             raise ConfigError(
@@ -268,6 +268,11 @@ class Config:
                 f"no certificate for {name!r} ({error}); `transload certs add {self.certs} {name}={roles}` makes one, "
                 "for all ranks and all replicas of this server"
             ) from error
+
+
+def ranks_of(parallel: ParallelConfig) -> int:
+    """Returns how many ranks an engine has: those of tensor parallelism on each pipeline stage."""
+    return parallel.pipeline_parallel_size * parallel.tensor_parallel_size
 
 
 def _at(name: str) -> str:

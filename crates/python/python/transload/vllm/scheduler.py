@@ -32,7 +32,7 @@ from vllm.logger import init_logger
 from vllm.v1.request import RequestStatus
 
 from .adapters import Adapters
-from .config import ConfigError
+from .config import ConfigError, ranks_of
 from .content import Computed, Content, Names
 from .messages import NULL_BLOCK, Blocks, Lend, Load, RankAddress, Report, Step
 from .saved_scheduler import SavedScheduler
@@ -101,7 +101,7 @@ class Scheduler:
         """`untold`: the calls of the engine, of those in `engine_calls.WITHOUT`, that nobody tells of."""
         self._config = config
         self._transfer_config = vllm_config.kv_transfer_config
-        ranks = vllm_config.parallel_config.tensor_parallel_size
+        ranks = ranks_of(vllm_config.parallel_config)
         self._identity = config.identity(0)
         asks = (config.certs is not None and not config.model, config.store is not None and not config.store_weights)
         self._weights = Weights(vllm_config, is_asked=any(asks))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .config import BEFORE, Config, ConfigError
+from .config import BEFORE, Config, ConfigError, ranks_of
 from .weights import before_loading
 from .windows import has_windows
 
@@ -29,7 +29,7 @@ def check_early(vllm_config: VllmConfig, real: KVTransferConfig) -> None:
     config.announcements(vllm_config.kv_transfer_config.kv_role)
     # Elsewhere ranks may be on other hosts, which have certificates of their own.
     if parallel.nnodes == 1 and parallel.distributed_executor_backend in ("uni", "mp"):
-        for rank in range(parallel.tensor_parallel_size):
+        for rank in range(ranks_of(parallel)):
             config.identity(rank)
     extra = vllm_config.kv_transfer_config.kv_connector_extra_config
     extra[BEFORE] = before_loading(vllm_config.model_config)
@@ -73,7 +73,6 @@ def _refuse_what_is_not_handled(vllm_config: VllmConfig, config: Config) -> None
     """Refuses what this connector would get wrong."""
     parallel = vllm_config.parallel_config
     for option, size in (
-        ("pipeline-parallel-size", parallel.pipeline_parallel_size),
         ("decode-context-parallel-size", parallel.decode_context_parallel_size),
         ("prefill-context-parallel-size", parallel.prefill_context_parallel_size),
     ):

@@ -60,7 +60,7 @@ def refuse_narrow_sharing(vllm_config: VllmConfig) -> None:
         target = getattr(layer, "kv_sharing_target_layer_name", None)
         if target is None:
             continue
-        sees, kept = (getattr(each, "sliding_window", None) for each in (layer, all_layers[target]))
+        sees, kept = (getattr(each, "sliding_window", None) for each in (layer, all_layers.get(target)))
         if kept is not None and (sees is None or sees > kept):
             raise UnsupportedCache(
                 f"layer {name} sees {'all' if sees is None else sees} tokens in the cache of layer {target}, which keeps "
