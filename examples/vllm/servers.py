@@ -61,7 +61,7 @@ class Server:
             )
         return self
 
-    def wait(self, seconds: float = 300) -> "Server":
+    def wait(self, seconds: float = 600) -> "Server":
         """Waits until it answers."""
         end = time.monotonic() + seconds
         while True:

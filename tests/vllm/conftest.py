@@ -15,6 +15,34 @@ from disaggregated import certificates, pair  # noqa: E402
 from servers import Proxy, Server, complete  # noqa: E402
 
 
+class Newer:
+    """The later vLLM that lies beside the one of this environment, and whether this run is with it."""
+
+    def __init__(self):
+        [folder] = Path(sys.prefix).glob("vllm-*")
+        path = os.environ.get("PYTHONPATH", "")
+        self.version = folder.name.partition("-")[2]
+        self.is_here = str(folder) in path.split(":")
+        self.environment = {"PYTHONPATH": f"{folder}:{path}"}
+        """Variables with which a server is of that version."""
+
+
+NEWER = Newer()
+
+
+def pytest_collection_modifyitems(config, items):
+    """With the later vLLM only what is marked for it runs."""
+    if NEWER.is_here:
+        config.hook.pytest_deselected(items=[each for each in items if not each.get_closest_marker("newer")])
+        items[:] = [each for each in items if each.get_closest_marker("newer")]
+
+
+def pytest_sessionfinish(session, exitstatus):
+    # What somebody has chosen need not be among them.
+    if NEWER.is_here and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK
+
+
 @pytest.fixture(scope="session")
 def models():
     """Makes a tiny model, once for all runs."""

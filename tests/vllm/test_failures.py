@@ -233,6 +233,7 @@ async def strangers(ports, each) -> collections.Counter:
     return collections.Counter(await asyncio.gather(*(stranger(port) for port in ports for _ in range(each))))
 
 
+@pytest.mark.newer
 def test_clients_that_go_away(start, alone):
     """Aborted in the middle of a load, and at either side at any moment: all blocks come back."""
     asked = prompts([900] * 12 + [100], seed=16)

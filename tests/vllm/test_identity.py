@@ -21,6 +21,7 @@ def refused(pair, kind="content"):
     return total(pair.decode, "vllm:transload_failures_total", f'kind="{kind}"')
 
 
+@pytest.mark.newer
 def test_adapters_of_one_name(start, tmp_path):
     """In the midst of a rolling update each server has another adapter by the same name."""
     folders = [tiny_models.adapter(name, tmp_path / name) for name in ("old", "new")]
@@ -73,6 +74,7 @@ def call(server, path, body=None):
         return json.loads(answer.read() or "{}")
 
 
+@pytest.mark.newer
 def test_weights_that_may_have_changed(start, alone):
     """After a reset nothing of before is used, and nothing moves, until the operator names the weights on both servers."""
     asked = prompts([300, 300, 300, 300], seed=33)

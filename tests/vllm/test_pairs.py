@@ -8,6 +8,7 @@ from disaggregated import prompts
 from servers import complete
 
 LENGTHS = [5, 100, 900]
+newer = pytest.mark.newer
 
 
 def check(pair, expected, asked, together=True):
@@ -36,7 +37,7 @@ def ask_together(pair, asked, count=16):
 
 
 @pytest.mark.parametrize("prefix_caching", [True, False], ids=["cached", "uncached"])
-@pytest.mark.parametrize("blocks", [(32, 64), (64, 32), (32, 32)], ids=lambda blocks: "%s-%s" % blocks)
+@pytest.mark.parametrize("blocks", [pytest.param((32, 64), marks=newer), (64, 32), (32, 32)], ids=lambda blocks: "%s-%s" % blocks)
 @pytest.mark.parametrize("tp", [(1, 1), (1, 2), (2, 1)], ids=lambda tp: "tp%s-tp%s" % tp)
 def test_llama(start, alone, tp, blocks, prefix_caching):
     asked = prompts(LENGTHS + [33, 64, 65, 257], seed=1)
@@ -46,7 +47,9 @@ def test_llama(start, alone, tp, blocks, prefix_caching):
     check(start("llama", prefill=sides[0], decode=sides[1]), expected, asked)
 
 
-@pytest.mark.parametrize(("tp", "blocks"), [((1, 2), (32, 64)), ((2, 1), (64, 32))], ids=lambda pair: "%s-%s" % pair)
+@pytest.mark.parametrize(
+    ("tp", "blocks"), [((1, 2), (32, 64)), pytest.param((2, 1), (64, 32), marks=newer)], ids=lambda pair: "%s-%s" % pair
+)
 def test_push(start, alone, tp, blocks):
     """The decode server opens its blocks, and the prefill server writes into them."""
     asked = prompts(LENGTHS + [33, 64, 65, 257], seed=1)
@@ -57,7 +60,7 @@ def test_push(start, alone, tp, blocks):
     assert total(pair.decode, "vllm:transload_pushed_routes_total") > 0, "the decode server has pulled"
 
 
-@pytest.mark.parametrize("tp", [(1, 1), (1, 2), (2, 1)], ids=lambda tp: "tp%s-tp%s" % tp)
+@pytest.mark.parametrize("tp", [pytest.param((1, 1), marks=newer), (1, 2), (2, 1)], ids=lambda tp: "tp%s-tp%s" % tp)
 def test_falcon_h1(start, alone, tp):
     """Mamba2 with one group, whole on every rank, and attention."""
     asked = prompts(LENGTHS, seed=2)
@@ -67,7 +70,7 @@ def test_falcon_h1(start, alone, tp):
     check(start("falcon_h1", prefill=side | {"tp": tp[0]}, decode=side | {"tp": tp[1]}), expected, asked)
 
 
-@pytest.mark.parametrize("tp", [(1, 1), (1, 2)], ids=lambda tp: "tp%s-tp%s" % tp)
+@pytest.mark.parametrize("tp", [(1, 1), pytest.param((1, 2), marks=newer)], ids=lambda tp: "tp%s-tp%s" % tp)
 def test_gemma3(start, alone, tp):
     """Windows: of most layers only the end of a prompt is there, and is moved."""
     asked = prompts(LENGTHS + [63, 64, 65, 66, 129], seed=5)
@@ -116,6 +119,7 @@ def test_several_answers(start, alone):
     assert pair.loaded() > 0
 
 
+@newer
 def test_preempted(start, alone):
     """More than the decode server has blocks for: what is preempted there is computed again, not loaded."""
     asked = prompts([300] * 4, seed=7)

@@ -79,6 +79,7 @@ def test_another_server_loads(start, alone, first, second):
     assert failures(loader) == 0
 
 
+@pytest.mark.newer
 def test_the_prefix_of_another_prompt(start, alone):
     """A prompt that goes on otherwise loads what both have in common, and its own part is saved too."""
     [long, other] = prompts([900, 900], seed=12)

@@ -189,7 +189,7 @@ def test_a_group_that_does_not_travel(two_engines):
     groups = [Attention(range(3)), Attention(range(3, 5), transfer=False)]
     prefill, decode = two_engines({"tp": 2}, {}, groups)
     request, before = load(decode, prompt(100), prefilled(prefill, prompt(100)))
-    decode.groups = groups[:1]
+    decode.caches[0].groups = groups[:1]
     assert_loaded(decode, request, before)
 
 

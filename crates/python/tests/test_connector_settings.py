@@ -170,8 +170,7 @@ def set_at(path, value):
 
 
 EARLY = {
-    "pipelines": ({}, set_at("parallel_config.pipeline_parallel_size", 2), "--pipeline-parallel-size is 2: TransloadConnector"),
-    "data": ({}, set_at("parallel_config.data_parallel_size", 2), "--data-parallel-size is 2: TransloadConnector"),
+    "elastic experts": ({}, set_at("parallel_config.enable_elastic_ep", True), "--enable-elastic-ep adds and removes engines"),
     "contexts": ({}, set_at("parallel_config.decode_context_parallel_size", 2), "--decode-context-parallel-size is 2"),
     "prefill contexts": ({}, set_at("parallel_config.prefill_context_parallel_size", 2), "--prefill-context-parallel-size is 2"),
     "a device": ({}, set_at("device_config.device_type", "xpu"), "vLLM computes on 'xpu': .* memory of the host and of NVIDIA GPUs"),
@@ -182,9 +181,15 @@ EARLY = {
     "a wrong value": ({"mode": "pul"}, None, "extra_config.mode is 'pul': give pull or push"),
     "ports beyond the last": ({"port": 65535}, set_at("parallel_config.tensor_parallel_size", 2),
                               "extra_config.port is 65535, and the last of 2 ranks would take 65536: give at most 65534"),
+    "ports of other engines": ({"port": 65530}, set_at("parallel_config.data_parallel_size", 4),
+                               "extra_config.port is 65530, and the last of 8 ranks would take 65537: give at most 65528"),
+    "ports of an engine that believes to be alone": ({"port": 65530}, set_at("parallel_config.data_parallel_index", 3),
+                                                     "the last of 8 ranks would take 65537"),
+    "a name that is too long": ({"instance": "a" * 55}, set_at("parallel_config.data_parallel_index", 3),
+                                "extra_config.instance is 'a*', and engine 3 would be 'a*-dp3': that is longer than 58 characters"),
     "an announcement": ({"announce": "http://x", "announce_url": "http://127.0.0.1:8000"}, None, "extra_config.announce and announce_url: "),
     "no certificates": ({"certs": "/nowhere"}, None, "no certificate for 'prefill'.*transload certs add /nowhere prefill="),
-    "a rank's certificate": ({}, set_at("parallel_config.tensor_parallel_size", 5), "no certificate for 'prefill'"),
+    "a rank's certificate": ({}, set_at("parallel_config.tensor_parallel_size", 7), "no certificate for 'prefill'"),
     "a codec": ({"codec": "q8", "store": "file:///kv"}, set_at("cache_config.enable_prefix_caching", True), "--no-enable-prefix-caching"),
 }  # fmt: skip
 ONLY_EARLY = "an announcement", "no certificates", "a rank's certificate"
@@ -289,22 +294,6 @@ def test_sleep_is_refused(connector):
     assert not connector.TransloadConnector.supports_sleep_mode(None)
 
 
-@pytest.mark.parametrize(("version", "fits"), [("0.31.2", False), ("0.32.1", True), ("0.33.0rc1", True), ("0.34.0", False),
-                                               ("1.0.0", False), ("dev", True), ("0.1.dev1+gabc", True)])  # fmt: skip
-def test_versions_of_vllm(connector, monkeypatch, caplog, version, fits):
-    import vllm as installed
-    from transload.vllm import versions
-
-    monkeypatch.setattr(installed, "__version__", version)
-    if fits:
-        versions.check()
-        is_told = "tested with vLLM 0.32; of this version, 0.33.0rc1, only names" in caplog.text
-        assert is_told == bool(caplog.records) == version.startswith("0.33")
-        return
-    with pytest.raises(ImportError, match=f"is for vLLM 0.32 to 0.33, and this is {version}: install one of those"):
-        versions.check()
-
-
 def test_windows_and_cached_prefixes(connector, engine, tmp_path):
     """A block that is loaded from where the window begins is not to be cached as a whole."""
     groups = [Attention(range(2)), Attention(range(2, 4), window=40)]
@@ -348,7 +337,17 @@ REFUSED = {
         "how CPU_ATTN keeps 128 B of a latent of 128 B is not known here",
     ),
     "states of many tokens": (other_spec(tokens_per_state=4), "a state of 4 tokens cannot be moved yet"),
-    "quantization": (other_spec(kv_quant_mode=vllm.KVQuantMode(2)), "quantized as INT8_PER_TOKEN_HEAD cannot be moved"),
+    "quantization": (
+        other_spec(kv_quant_mode=vllm.KVQuantMode(2), state_content_bytes=72) | {"cache_dtype": "int8_per_token_head"},
+        "how FLASH_ATTN keeps 72 B of a head and token in a cache of int8_per_token_head is not known here",
+    ),
+    "quantization that only the spec tells": (
+        other_spec(kv_quant_mode=vllm.KVQuantMode(2)), "how FLASH_ATTN keeps 256 B .* in a cache of auto is not known here"
+    ),
+    "a platform's own quantization": (
+        other_spec(kv_quant_mode=vllm.KVQuantMode.CUSTOM) | {"cache_dtype": "platform_int8"}, "in a cache of platform_int8 is not known"
+    ),
+    "a platform's own numbers": (other_spec() | {"cache_dtype": "platform_f16"}, "in a cache of platform_f16 is not known here"),
     "head slots": (other_spec(num_head_slots=8), "8 head slots for 4 heads cannot be moved yet"),
     "more than keys and values": (
         other_spec(state_content_bytes=260), "FLASH_ATTN keeps 260 B of a head and token, a key and a value are 256 B"
@@ -398,6 +397,18 @@ def test_caches_that_cannot_be_read(connector, engine, what):
 
     with pytest.raises(UnsupportedCache, match=message):
         engine("prefill", **shape)
+
+
+@pytest.mark.parametrize(("own", "described"), [("auto", "bf16"), ("fp8_e5m2", "f8e5m2"), (None, "f8e4m3")])
+def test_layers_of_a_dtype_of_their_own(connector, own, described):
+    """vLLM may leave layers out of what ``--kv-cache-dtype`` says."""
+    from transload.vllm.specs import describe
+
+    config = vllm.vllm_config(backends={"model.layers.0.attn": "FLASH_ATTN"}, cache_dtype="fp8")
+    config.compilation_config.static_forward_context["model.layers.0.attn"].kv_cache_dtype = own
+    dtype, mode = (torch.bfloat16, 0) if own == "auto" else (torch.uint8, 1)
+    spec = vllm.FullAttentionSpec(32, num_kv_heads=4, head_size=32, dtype=dtype, kv_quant_mode=vllm.KVQuantMode(mode))
+    assert describe(config, spec, "model.layers.0.attn").specs[0]["dtype"] == described
 
 
 def test_a_gpu_whose_driver_knows_no_such_memory(connector, engine):

@@ -30,9 +30,12 @@ def register() -> None:
 
         if CONNECTOR not in KVConnectorFactory._registry:
             KVConnectorFactory.register_connector(CONNECTOR, "transload.vllm", CONNECTOR)
-        _check_configurations()
     except Exception as error:  # noqa: BLE001: vLLM would not start, whatever it is for.
         logging.getLogger("vllm." + __name__).warning("%s is not registered: %s", CONNECTOR, error)
+    try:
+        _check_configurations()
+    except AttributeError as error:
+        logging.getLogger("vllm." + __name__).warning("what cannot work is refused after the model is loaded, not before: %s", error)
     # API servers log requests, and need not import the connector.
     hide_tickets()
 

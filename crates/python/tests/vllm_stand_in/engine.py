@@ -10,6 +10,8 @@ import pickle
 import random
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -27,29 +29,37 @@ Status = vllm.RequestStatus
 
 class Engine:
     """`shape` is that of `Cache`. `policy`: what becomes of a request whose load failed. With `streams`, one for each rank,
-    it computes on GPUs, and waits for nothing there, however many steps they are behind."""
+    it computes on GPUs, and waits for nothing there, however many steps they are behind. With `stages`, the layers of each, it has
+    pipeline stages; with `drafts` only the last of these hears when a step is submitted."""
 
     def __init__(self, certs, agent, groups, *, tp=1, blocks=64, block_size=32, budget=10_000, policy="recompute",
                  prefix_caching=False, lookahead=0, port=None, model_groups=None, extra=None, uniform=False, role=None,
-                 model=None, max_loras=4, cache_dtype="auto", streams=None, **shape):  # fmt: skip
+                 model=None, max_loras=4, cache_dtype="auto", streams=None, parallel=None, stages=(range(10**6),), drafts=False, **shape):  # fmt: skip
         self.groups, self.tp, self.budget, self.policy = groups, tp, budget, policy
+        self.ranks, self._drafts = tp * len(stages), drafts
         shape |= {"blocks": blocks, "block_size": block_size, "uniform": uniform}
-        kinds = [Cache if streams is None else partial(LateCache, stream=streams[rank]) for rank in range(tp)]
-        self.caches = [kind(groups, tp=tp, rank=rank, **shape) for rank, kind in enumerate(kinds)]
+        self.caches = []
+        for rank in range(self.ranks):
+            kind = Cache if streams is None else partial(LateCache, stream=streams[rank])
+            stage, tp_rank = divmod(rank, tp)
+            there = [replace(group, layers=[layer for layer in group.layers if layer in stages[stage]]) for group in groups]
+            self.caches.append(kind(there, tp=tp, rank=tp_rank, **shape))
         tables = groups[:1] if uniform else groups
         self.manager = Blocks(
             tables, blocks=blocks, block_size=block_size, prefix_caching=prefix_caching, seed=agent
         )
         self.all_blocks = self.manager.free_blocks
-        self.port = free_ports(tp, port)
+        # Those of earlier engines of one server come before.
+        before = (parallel or {}).get("data_parallel_index", 0) * self.ranks
+        self.port = free_ports(self.ranks, port and port + before) - before
         settings = {} if certs is None else {"certs": str(certs)}
         settings |= {"agent": agent, "host": "127.0.0.1", "port": self.port, "model": "stand-in"} | (extra or {})
         self._options = {
             "role": role or {"prefill": "kv_producer", "decode": "kv_consumer"}.get(agent, "kv_both"),
             "extra": settings,
             "tp": tp,
+            "pp": len(stages),
             "heads": next((group.heads for group in groups if not group.recurrent), 0),
-            "backends": self.caches[0].backends(),
             "lookahead": lookahead,
             "groups": model_groups,
             "prefix_caching": prefix_caching,
@@ -57,6 +67,7 @@ class Engine:
             "cache_dtype": cache_dtype,
             "max_loras": max_loras,
             "device": "cpu" if streams is None else "cuda",
+            "parallel": parallel,
         }
         self.requests, self.waiting, self.running = {}, [], []
         self.received, self.failed, self.finished_req_ids, self.answers = set(), set(), set(), {}
@@ -70,23 +81,30 @@ class Engine:
     def _start(self):
         self._connector = importlib.import_module("transload.vllm").TransloadConnector
         self.figures = self._connector.build_kv_connector_stats()
-        vllm.tp_group = vllm.Group(self.tp)
-        self.workers, self.lora = [], []
-        for rank, cache in enumerate(self.caches):
-            vllm.tp_group.rank_in_group = rank
-            config = vllm.vllm_config(**self._options, rank=rank)
-            worker = self._connector(config, vllm.KVConnectorRole.WORKER, cache.config())
-            self.workers.append(worker)
-            self.lora.append(vllm.WorkerLoRAManager(config))
-            worker.register_kv_caches({name: registered(tensor) for name, tensor in cache.tensors.items()})
-        config = vllm.vllm_config(**self._options)
+        vllm.ranks = vllm.Ranks(self.tp, self.ranks // self.tp)
+        self.workers, self.lora = [None] * self.ranks, [None] * self.ranks
+        if self.ranks == self.tp:
+            for rank in range(self.ranks):
+                self._start_worker(rank)
+        else:
+            with ThreadPoolExecutor(self.ranks) as pool:
+                list(pool.map(self._start_worker, range(self.ranks)))
+        config = vllm.vllm_config(**self._options, backends=self.caches[0].backends())
         self.scheduler = self._connector(config, vllm.KVConnectorRole.SCHEDULER, self.caches[0].config())
         if config.kv_transfer_config.kv_load_failure_policy == "recompute":
             self.policy = "recompute"
         self.core = vllm.EngineCoreProc(self, self.lora)
         self.scheduler.bind_kv_cache_manager(self.manager)
-        addresses = {(0, rank): worker.get_handshake_metadata() for rank, worker in enumerate(self.workers)}
+        addresses = {divmod(rank, self.tp): worker.get_handshake_metadata() for rank, worker in enumerate(self.workers)}
         self.scheduler.set_xfer_handshake_metadata_pp_aware(pickle.loads(pickle.dumps(addresses)))
+
+    def _start_worker(self, rank):
+        vllm.ranks.enter(rank)
+        cache = self.caches[rank]
+        config = vllm.vllm_config(**self._options, backends=cache.backends(), rank=rank)
+        self.workers[rank] = self._connector(config, vllm.KVConnectorRole.WORKER, cache.config())
+        self.lora[rank] = vllm.WorkerLoRAManager(config)
+        self.workers[rank].register_kv_caches({name: registered(tensor) for name, tensor in cache.tensors.items()})
 
     def shutdown(self):
         for half in (*self.workers, self.scheduler):
@@ -164,7 +182,7 @@ class Engine:
         ]
         for request, _, count in work:
             request.num_computed_tokens += count
-        results = [self._work(rank, pickle.loads(step), work, finished) for rank in range(self.tp)]
+        results = [self._work(rank, pickle.loads(step), work, finished) for rank in range(self.ranks)]
         self._update(work, *self._aggregate(results))
 
     def _schedule(self):
@@ -235,7 +253,6 @@ class Engine:
 
     def _work(self, rank, step, work, finished):
         worker, cache = self.workers[rank], self.caches[rank]
-        vllm.tp_group.rank_in_group = rank
         cache.begin_step()
         worker.handle_preemptions(step)
         worker.bind_connector_metadata(step)
@@ -244,7 +261,7 @@ class Engine:
         for request, start, count in work:
             if request.lora_request is not None:
                 self.lora[rank].add_adapter(request.lora_request)
-            for group, table in zip(self.groups, self._tables(request)):
+            for group, table in zip(cache.groups, self._tables(request)):
                 tokens = numpy.array(request.all_token_ids)
                 cache.assert_seen(group, table, tokens, start)
                 compute = partial(cache.write, group, table, tokens, start, start + count)
@@ -253,7 +270,8 @@ class Engine:
                 else:
                     compute()
         worker.start_load_kv(SimpleNamespace())
-        worker.wait_for_save()
+        if not self._drafts or rank >= self.ranks - self.tp:
+            worker.wait_for_save()
         cache.be_busy(len(states))
         for move in states:
             move()
@@ -280,7 +298,7 @@ class Engine:
             for result in results:
                 for request_id in getattr(result, f"finished_{kind}"):
                     counts[request_id] = counts.get(request_id, 0) + 1
-                    if counts[request_id] == self.tp:
+                    if counts[request_id] == self.ranks:
                         del counts[request_id]
                         finished[kind].add(request_id)
         for result in results:

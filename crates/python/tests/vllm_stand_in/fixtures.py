@@ -26,10 +26,10 @@ def connector():
 
 @pytest.fixture(scope="session")
 def server_certs(tmp_path_factory):
-    """Certificates for servers `prefill` and `decode` of up to four ranks."""
+    """Certificates for servers `prefill` and `decode` of up to six ranks."""
     folder = tmp_path_factory.mktemp("servers") / "certs"
     roles = "serve,pull,push,renew"
-    agents = [f"--agent={name}-{rank}={roles}" for name in ("prefill", "decode") for rank in range(4)]
+    agents = [f"--agent={name}-{rank}={roles}" for name in ("prefill", "decode") for rank in range(6)]
     command = [sys.executable, "-m", "transload", "certs", "init", str(folder), *agents]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -123,7 +123,7 @@ def assert_loaded(engine, request, before):
     for cache, old in zip(engine.caches, before):
         new = cache.bytes()
         cache.restore(old)
-        for group, table in zip(engine.groups, tables):
+        for group, table in zip(cache.groups, tables):
             cache.clear(group, table, start, end)
             first = start if group.recurrent else max(start, group.skipped(end))
             cache.write(group, table, numpy.array(request.all_token_ids), first, end)
@@ -145,7 +145,7 @@ def refuse(decode, tokens, params, kind, **more):
     """A load has to fail on all ranks, be counted as `kind`, and the request be computed here instead."""
     request, _ = load(decode, tokens, params, **more)
     assert request.request_id in decode.failed
-    assert decode.figures.data["failures"] == {kind: decode.tp}
+    assert decode.figures.data["failures"] == {kind: decode.ranks}
     assert not decode.figures.data["bytes"]
     decode.run()
     assert request.status is vllm.RequestStatus.FINISHED_LENGTH_CAPPED

@@ -33,10 +33,10 @@ FOLLOWED = vllm_names.EngineArgs, vllm_names.EngineCore, vllm_names.EngineCorePr
 
 
 @contextlib.contextmanager
-def installed():
-    """Within it the connector can be imported; its package is what this gives."""
+def installed(absent=()):
+    """Within it the connector can be imported, as where vLLM has not the modules `absent`; its package is what this gives."""
     before = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_concerned(name)}
-    sys.modules |= _modules()
+    sys.modules |= _modules() | dict.fromkeys(absent)
     # The connector follows calls of these.
     followed = [(each, dict(vars(each))) for each in FOLLOWED]
     # The connector has the package's records written as vLLM's are.

@@ -98,7 +98,8 @@ class PackedLatents(Attention):
 
     def spec(self, tp, block_size):
         packed = {"cache_dtype_str": "fp8_ds_mla", "kv_quant_mode": vllm.KVQuantMode.FP8_PER_TENSOR}
-        packed |= {"state_content_bytes": self.head_dim, "is_index_group_leader": True}
+        packed |= {"state_content_bytes": self.head_dim, "is_index_group_leader": True, "is_draft": True}
+        packed |= {"topk_buffer_width": 2048, "non_causal_multi_token_decode": True}
         return vllm.MLAAttentionSpec(block_size, num_kv_heads=1, head_size=576, dtype=self.dtype, **packed)
 
 

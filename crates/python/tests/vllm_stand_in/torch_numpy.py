@@ -36,6 +36,8 @@ if torch:
     float32, float16, bfloat16, float64 = torch.float32, torch.float16, torch.bfloat16, torch.float64
     float8_e4m3fn, float8_e5m2, uint8, int8 = torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8, torch.int8
 
+distributed = SimpleNamespace(all_gather_object=lambda found, own, group: group.gather(found, own))
+
 UNSIGNED = {1: numpy.uint8, 2: numpy.uint16, 4: numpy.uint32, 8: numpy.uint64}
 """Elements are compared bit by bit, so numbers of the same size will do for all of them."""
 

@@ -2,6 +2,7 @@
 
 import enum
 import queue
+import threading
 from dataclasses import dataclass, field
 from math import prod
 from types import SimpleNamespace
@@ -98,22 +99,61 @@ class CacheHitSource(enum.Enum):
 
 
 class Group:
-    """The ranks of an engine, which here are made one after another in one process."""
+    """Ranks that tell each other something. Here they are made in one process, those of several stages on a thread each."""
 
-    def __init__(self, ranks):
-        self.world_size, self.rank_in_group, self._said = ranks, 0, None
+    def __init__(self, world_size):
+        self.world_size, self.cpu_group = world_size, self
+        self._here, self._told, self._said = threading.local(), threading.Event(), {}
+        self._all = threading.Barrier(world_size, timeout=20)
+
+    @property
+    def rank_in_group(self):
+        return getattr(self._here, "rank", 0)
+
+    @rank_in_group.setter
+    def rank_in_group(self, rank):
+        self._here.rank = rank
 
     def broadcast_object(self, value, src):
         if self.rank_in_group == src:
-            self._said = value
-        return self._said
+            self._said[src] = value
+            self._told.set()
+        assert self._told.wait(20), f"rank {src} has said nothing"
+        return self._said[src]
+
+    def gather(self, found, own):
+        self._said[self.rank_in_group] = own
+        self._all.wait()
+        found[:] = [self._said[rank] for rank in range(self.world_size)]
+        self._all.wait()
 
 
-tp_group: Group | None = None
+class Ranks:
+    """The ranks of an engine: `tp` on each of `pp` stages."""
+
+    def __init__(self, tp, pp=1):
+        self.tp, self.pp = [Group(tp) for _ in range(pp)], [Group(pp) for _ in range(tp)]
+        self._here = threading.local()
+
+    def enter(self, rank):
+        """This thread is a rank's from here on."""
+        stage, tp_rank = self._here.place = divmod(rank, len(self.pp))
+        self.tp[stage].rank_in_group, self.pp[tp_rank].rank_in_group = tp_rank, stage
+
+    @property
+    def place(self):
+        return getattr(self._here, "place", (0, 0))
+
+
+ranks = Ranks(1)
 
 
 def get_tp_group():
-    return tp_group
+    return ranks.tp[ranks.place[0]]
+
+
+def get_pp_group():
+    return ranks.pp[ranks.place[1]]
 
 
 # --- vllm/v1/request.py ----------------------------------------------------------------
@@ -285,11 +325,14 @@ class KVQuantMode(enum.IntEnum):
     NONE = 0
     FP8_PER_TENSOR = 1
     INT8_PER_TOKEN_HEAD = 2
+    OCTAVE_K3V4 = 12
+    CUSTOM = 12
 
 
 @dataclass(frozen=True)
 class KVCacheSpec:
     block_size: int
+    is_draft: bool = field(default=False, kw_only=True, compare=False)
 
     @property
     def prefix_cacheable(self):
@@ -335,6 +378,8 @@ class MLAAttentionSpec(FullAttentionSpec):
     model_version: str | None = None
     cache_role: str = "sparse"
     is_index_group_leader: bool = False
+    topk_buffer_width: int | None = None
+    non_causal_multi_token_decode: bool = False
     head_size_v: int = 0
 
 
@@ -447,9 +492,10 @@ class KVTransferConfig:
         return self.kv_role in ("kv_consumer", "kv_both")
 
 
-def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backends=None, lookahead=0, groups=None,
-                prefix_caching=False, model=None, max_loras=4, cache_dtype="auto", device="cpu"):  # fmt: skip
-    """What the connector reads of vLLM's configuration. `backends`: the attention backend of each layer."""
+def vllm_config(role="kv_producer", extra=None, *, tp=1, pp=1, rank=0, heads=4, backends=None, lookahead=0, groups=None,
+                prefix_caching=False, model=None, max_loras=4, cache_dtype="auto", device="cpu", parallel=None):  # fmt: skip
+    """What the connector reads of vLLM's configuration. `backends`: the attention backend of each layer; `parallel`: what is otherwise
+    of the configuration of parallelism."""
     layers = {
         name: SimpleNamespace(get_attn_backend=lambda backend=backend: SimpleNamespace(get_name=lambda: backend))
         for name, backend in (backends or {}).items()
@@ -458,13 +504,21 @@ def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backen
         kv_transfer_config=KVTransferConfig("TransloadConnector", role, extra),
         parallel_config=SimpleNamespace(
             tensor_parallel_size=tp,
-            pipeline_parallel_size=1,
+            pipeline_parallel_size=pp,
             decode_context_parallel_size=1,
             prefill_context_parallel_size=1,
-            data_parallel_size=1,
             rank=rank,
             nnodes=1,
-            distributed_executor_backend="uni" if tp == 1 else "mp",
+            distributed_executor_backend="uni" if tp * pp == 1 else "mp",
+            **{
+                "data_parallel_size": 1,
+                "data_parallel_index": 0,
+                "data_parallel_rank_local": None,
+                "data_parallel_external_lb": False,
+                "data_parallel_hybrid_lb": False,
+                "enable_elastic_ep": False,
+            }
+            | (parallel or {}),
         ),
         device_config=SimpleNamespace(device_type=device),
         model_config=SimpleNamespace(

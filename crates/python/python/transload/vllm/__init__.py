@@ -25,7 +25,7 @@ module               what it is about
 `weights`            what tells the weights of a model apart from all others
 `adapters`           what tells adapters apart
 `engine_calls`       calls of vLLM's engine that connectors are not told of
-`versions`           the versions of vLLM that it knows
+`versions`           the versions of vLLM that tests run with
 `stats`              figures for vLLM's log and for Prometheus
 `startup`            what is refused when vLLM starts, before it loads the model or after
 `connector`          the class that vLLM makes; it hands everything to the others
@@ -34,10 +34,11 @@ module               what it is about
 
 from . import versions
 
-# Before what other versions of vLLM do not have is imported.
 versions.check()
-
-from .config import Config, ConfigError  # noqa: E402
-from .connector import TransloadConnector  # noqa: E402
+try:
+    from .config import Config, ConfigError
+    from .connector import TransloadConnector
+except ImportError as error:
+    raise versions.lacking(error) from error
 
 __all__ = ["Config", "ConfigError", "TransloadConnector"]

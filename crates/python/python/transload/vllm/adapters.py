@@ -45,9 +45,13 @@ _digests: weakref.WeakKeyDictionary[Any, tuple[str, str, bytes]] = weakref.WeakK
 
 def watch() -> None:
     """Has a digest taken of each adapter that vLLM loads in this process, when it loads it."""
-    from vllm.lora.worker_manager import WorkerLoRAManager
+    try:
+        from vllm.lora.worker_manager import WorkerLoRAManager
 
-    load = WorkerLoRAManager._load_adapter
+        load = WorkerLoRAManager._load_adapter
+    except (ImportError, AttributeError) as error:
+        logger.warning("this vLLM does not tell which adapters it loads (%s): requests with adapters get no tickets", error)
+        return
     if getattr(load, "is_watched", False):
         return
 
@@ -56,6 +60,7 @@ def watch() -> None:
         adapter = load(manager, request)
         # Before anything is merged, packed or divided among ranks.
         try:
+            manager.list_adapters, manager._adapter_manager.get_adapter  # which `loaded` needs
             _digests[adapter] = (request.lora_name, request.lora_path, digest(adapter))
             _managers.add(manager)
         except Exception as error:  # noqa: BLE001: whatever it is, the adapter is not known, and that is all.
@@ -123,7 +128,9 @@ class _Known:
 class Adapters:
     """Knows the adapters that all workers of an engine have loaded. It is in the scheduler."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, *, are_replaced_unseen: bool = False) -> None:
+        """`are_replaced_unseen`: whether nobody tells of an adapter that takes the place of another. Then none is known."""
+        self._are_replaced_unseen = are_replaced_unseen
         self._ranks: dict[int, Loaded] = dict.fromkeys(range(ranks), {})
         self._known: dict[tuple[str, str], _Known] = {}
         self._steps = 0
@@ -153,7 +160,7 @@ class Adapters:
 
     def may_still_come(self, request: Request) -> bool:
         """Returns whether workers have had no time yet to tell of the request's adapter."""
-        if request.lora_request is None or self._find(request.lora_request) is not None:
+        if request.lora_request is None or self._are_replaced_unseen or self._find(request.lora_request) is not None:
             return False
         return self._steps < self._asked.setdefault(request.request_id, self._steps) + PATIENCE
 
@@ -170,6 +177,8 @@ class Adapters:
         if adapter is None:
             return None
         said = f"adapter {adapter.lora_name!r}"
+        if self._are_replaced_unseen:
+            raise Unnamed(f"{said} may have been replaced, of which this vLLM does not tell")
         if adapter.load_inplace:
             raise Unnamed(f"{said} is loaded anew in each step (load_inplace), so that it may be another in each")
         found = self._find(adapter)

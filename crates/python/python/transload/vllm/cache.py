@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 from transload import Deployment, Mark, Memory
+from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 from vllm.model_executor.models.utils import extract_layer_index
 from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
 
@@ -115,43 +116,133 @@ def read(
         UnsupportedCache: the connector does not know how to read them.
     """
     refuse_narrow_sharing(vllm_config)
-    documents, groups, memories, kinds = [], [], [], {}
+    own: list[_Part] = []
+    here: list[tuple[list[torch.Tensor], Memory]] = []
     for source, group in enumerate(kv_cache_config.kv_cache_groups):
-        if not group.enable_kv_transfer:
-            continue
-        for layer, names in _groups_of(vllm_config, group, kv_caches):
-            kinds[layer.kind] = kinds.get(layer.kind, 0) + 1
+        for layer, names in _groups_of(vllm_config, group, kv_caches) if group.enable_kv_transfer else ():
             tensors = [kv_caches[each] for each in names]
             location, memory = _locate(tensors, names, layer)
-            number = kinds[layer.kind]
-            documents.append(
-                {
-                    "name": layer.kind if number == 1 else f"{layer.kind}-{number}",
-                    "layers": ",".join(str(extract_layer_index(each)) for each in names),
-                    "spec": layer.specs,
-                }
-                | location
-            )
             split = _blocks_of_kernels(tensors[0], kv_cache_config.num_blocks, names[0])
-            if not layer.recurrent:
-                documents[-1]["block_size"] = group.kv_cache_spec.block_size // split
-            block_size = group.kv_cache_spec.block_size
-            groups.append(Group(source, split, block_size, layer.recurrent, layer.scratch, tensors))
-            memories.append(memory)
-    document = {
+            numbers = tuple(map(extract_layer_index, names))
+            own.append(_Part(source, layer, numbers, location, split, group.kv_cache_spec.block_size))
+            here.append((tensors, memory))
+    stages = _of_all_stages(own)
+    parallel, stage = vllm_config.parallel_config, get_pp_group().rank_in_group
+    documents, groups, memories, members, kinds = [], [], [], [], {}
+    for parts in _by_group(stages):
+        first = next(part for part in parts if part is not None)
+        layer = first.layer
+        kinds[layer.kind] = number = kinds.get(layer.kind, 0) + 1
+        documents.append(
+            {
+                "name": layer.kind if number == 1 else f"{layer.kind}-{number}",
+                "layers": ",".join(str(each) for part in parts if part is not None for each in part.layers),
+                "spec": layer.specs,
+            }
+            | _common(parts)
+        )
+        if not layer.recurrent:
+            documents[-1]["block_size"] = first.block_size // first.split
+        part = parts[stage]
+        tensors, memory = ([], Memory([])) if part is None else here[stages[stage].index(part)]
+        groups.append(Group(first.source, first.split, first.block_size, layer.recurrent, layer.scratch, tensors))
+        memories.append(memory)
+        members.append(dict(zip(part.layers, tensors)) if part is not None else {})
+    document: dict[str, Any] = {
         "schema": "transload.deployment/1",
         "name": name,
         "model": vllm_config.model_config.served_model_name or "",
-        "tp": vllm_config.parallel_config.tensor_parallel_size,
+        "tp": parallel.tensor_parallel_size,
         "group": documents,
     }
+    if len(stages) > 1:
+        document |= {"pp": len(stages), "pp_layers": _layers_of_stages(stages)}
     deployment = Deployment(document)
-    _compare(deployment, vllm_config.parallel_config.rank, [group.tensors for group in groups])
-    devices = {str(tensor.device): tensor.device for group in groups for tensor in group.tensors}
+    rank = stage * parallel.tensor_parallel_size + get_tp_group().rank_in_group
+    _compare(deployment, rank, members)
+    devices = {str(tensor.device): tensor.device for tensor in kv_caches.values()}
     if len(devices) > 1:
         raise UnsupportedCache(f"the cache lies on several devices: {', '.join(sorted(devices))}")
     (device,) = devices.values()
     return Cache(deployment, groups, memories, device, kv_cache_config.needs_kv_cache_zeroing)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one pipeline stage has of a group of the deployment."""
+
+    source: int
+    layer: Layer
+    layers: tuple[int, ...]
+    location: dict[str, Any]
+    split: int
+    block_size: int
+
+
+def _of_all_stages(own: list[_Part]) -> list[list[_Part]]:
+    """Returns what each stage has. All of them have to call this."""
+    group = get_pp_group()
+    if group.world_size == 1:
+        return [own]
+    found: list[Any] = [None] * group.world_size
+    torch.distributed.all_gather_object(found, own, group=group.cpu_group)
+    return found
+
+
+def _by_group(stages: list[list[_Part]]) -> list[list[_Part | None]]:
+    """Returns the groups of the deployment, each with the part that every stage has of it, or None; in the order of one stage that had
+    all layers."""
+    groups: list[list[_Part | None]] = []
+    for stage, parts in enumerate(stages):
+        for part in parts:
+            for group in groups:
+                of = next(each for each in group if each is not None)
+                # Caches of one kind that lie otherwise on this stage are another group on every stage.
+                if group[stage] is None and (of.source, of.layer) == (part.source, part.layer):
+                    group[stage] = part
+                    break
+            else:
+                groups.append([part if each == stage else None for each in range(len(stages))])
+    return sorted(groups, key=lambda group: min((part.source, part.layers[0]) for part in group if part is not None))
+
+
+def _common(parts: list[_Part | None]) -> dict[str, Any]:
+    """Returns where a group's blocks are, as all stages can be told at once.
+
+    Strides in which stages differ are left out, so that they follow from the order and the stage's layers. Each stage compares what
+    that makes with its tensors.
+
+    Raises:
+        UnsupportedCache: stages differ in something else.
+    """
+    common: dict[str, Any] = {}
+    there = [(stage, part) for stage, part in enumerate(parts) if part is not None]
+    # Where one layer's place among the axes does not show, that of others counts.
+    for stage, part in sorted(there, key=lambda each: -len(each[1].layers)):
+        for name, value in part.location.items():
+            if name == "order" and len(part.layers) == 1 and value.replace("L", "") == common.get(name, "").replace("L", ""):
+                continue
+            if common.setdefault(name, value) not in (value, None):
+                if name not in ("block_stride", "layer_stride"):
+                    raise UnsupportedCache(
+                        f"stage {stage} has {name} {value!r} for its layers {part.layers}, and another has {common[name]!r}: that "
+                        "cannot be described yet"
+                    )
+                common |= {"block_stride": None, "layer_stride": None}
+    return {name: value for name, value in common.items() if value is not None}
+
+
+def _layers_of_stages(stages: list[list[_Part]]) -> list[int]:
+    """Returns how many layers each stage has, up to the last one that it caches."""
+    counts, end = [], 0
+    for stage, parts in enumerate(stages):
+        numbers = [number for part in parts for number in part.layers]
+        if numbers and min(numbers) < end:
+            raise UnsupportedCache(f"stage {stage} caches layer {min(numbers)}, and a stage before it layer {end - 1}")
+        last = max(numbers, default=end - 1) + 1
+        counts.append(last - end)
+        end = last
+    return counts
 
 
 def _groups_of(vllm_config: VllmConfig, group: Any, kv_caches: dict[str, Any]) -> list[tuple[Layer, list[str]]]:
@@ -242,11 +333,11 @@ def _order(strides: dict[str, int], extents: dict[str, int], content: int, layer
     return "".join(axis for axis in axes if axis != "S") + layer.inside
 
 
-def _compare(deployment: Deployment, rank: int, members: list[list[torch.Tensor]]) -> None:
+def _compare(deployment: Deployment, rank: int, members: list[dict[int, torch.Tensor]]) -> None:
     """Compares the strides of the deployment with those of the tensors, to see that the description is right."""
     for group, tensors in zip(deployment.groups, members):
         views = group.views(rank)
-        for layer, tensor in zip(group.layers, tensors):
+        for layer, tensor in tensors.items():
             parts = [view for view in views if view["layer"] == layer]
             one = len(group.allocations(rank)) == 1
             start = tensor.data_ptr() - tensor.untyped_storage().data_ptr() if one else 0

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from transload import Announcement, Identity, IdentityError
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import ParallelConfig, VllmConfig
 
 
 BEFORE = "_before_loading"
 """The key of a `Before` among the settings, with which it travels to the engine's processes. It is no setting of an operator's."""
-_INSTANCE = re.compile(r"[A-Za-z0-9._~-]{1,58}")
-"""Leaves room for a rank behind it in the name of an agent."""
+_LONGEST = 58
+"""Characters of an instance's name. It leaves room for a rank behind it in the name of an agent."""
+_INSTANCE = re.compile(r"[A-Za-z0-9._~-]{1,%d}" % _LONGEST)
 
 
 class Before(dict[str, Any]):
@@ -44,11 +45,12 @@ class Config:
     instance: str | None = None
     """Name of this server below its service, the same after a restart. Default: host name (a pod's name) and port."""
     port: int = 7600
-    """UDP port of rank 0; rank r takes ``port + r``."""
+    """UDP port of rank 0; rank r takes ``port + r``. The ranks of a pipeline stage follow those of the stage before. With data parallelism the ranks of engine 1 follow those of engine 0, and so on."""
     model: str | None = None
     """What tells the model from others: blocks are only loaded for the same. Default: see `weights`."""
     announce: str | None = None
-    """The etcd at which ``transload proxy --discover`` finds this server: ``etcd://HOST:PORT/PREFIX``."""
+    """The etcd at which ``transload proxy --discover`` finds this server: ``etcd://HOST:PORT/PREFIX``. Of engines that share one URL
+    the first announces it."""
     announce_url: str | None = None
     """Where this server answers requests, as the proxy sees it."""
     reset_keeps_weights: bool = False
@@ -197,6 +199,36 @@ class Config:
             raise ConfigError(f"{_at('unclaimed_share')} is {share}: give a part of the cache, above 0 and up to 1")
         return cls(**given)
 
+    def of_engine(self, parallel: ParallelConfig) -> Config:
+        """Returns the settings of one engine of a server: with data parallelism each has ports and a name of its own.
+
+        Raises:
+            ConfigError: there are not as many ports, or no such name.
+        """
+        # Engines of dense models believe to be the only one. The index is theirs all the same.
+        index, ranks = parallel.data_parallel_index, ranks_of(parallel)
+        all_ranks = max(parallel.data_parallel_size, index + 1) * ranks
+        if self.certs is not None and self.port + all_ranks > 65536:
+            raise ConfigError(
+                f"{_at('port')} is {self.port}, and the last of {all_ranks} ranks would take {self.port + all_ranks - 1}: "
+                f"give at most {65536 - all_ranks}"
+            )
+        instance = self.instance
+        if instance is not None and index:
+            instance += f"-dp{index}"
+            if len(instance) > _LONGEST:
+                raise ConfigError(
+                    f"{_at('instance')} is {self.instance!r}, and engine {index} would be {instance!r}: that is longer than {_LONGEST} "
+                    "characters"
+                )
+        if parallel.data_parallel_hybrid_lb:
+            has_url = not parallel.data_parallel_rank_local
+        else:
+            has_url = parallel.data_parallel_external_lb or index == 0
+        return dataclasses.replace(
+            self, port=self.port + index * ranks, instance=instance, announce=self.announce if has_url else None
+        )
+
     @property
     def is_exact(self) -> bool:
         """Returns whether what is loaded from the store is what was saved, bit for bit."""
@@ -236,6 +268,11 @@ class Config:
                 f"no certificate for {name!r} ({error}); `transload certs add {self.certs} {name}={roles}` makes one, "
                 "for all ranks and all replicas of this server"
             ) from error
+
+
+def ranks_of(parallel: ParallelConfig) -> int:
+    """Returns how many ranks an engine has: those of tensor parallelism on each pipeline stage."""
+    return parallel.pipeline_parallel_size * parallel.tensor_parallel_size
 
 
 def _at(name: str) -> str:

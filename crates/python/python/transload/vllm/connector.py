@@ -13,7 +13,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorTransferResults,
     SupportsHMA,
 )
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+try:
+    from vllm.v1.metrics.cache_hit_source import CacheHitSource
+except ImportError:
+    # Before 0.32, which does not ask where tokens came from.
+    CacheHitSource = None  # type: ignore[assignment, misc]
 
 from .._vllm_logs import hide_tickets, log_as_vllm_does
 from . import engine_calls, startup
@@ -44,7 +49,7 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
         ConfigError: a setting is wrong, or vLLM is set up in a way that this connector does not handle.
     """
 
-    _cache_hit_source = CacheHitSource.P2P
+    _cache_hit_source = CacheHitSource and CacheHitSource.P2P
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -54,8 +59,7 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
         if role is KVConnectorRole.SCHEDULER:
-            self._scheduler = Scheduler(vllm_config, kv_cache_config, config)
-            engine_calls.follow()
+            self._scheduler = Scheduler(vllm_config, kv_cache_config, config, engine_calls.follow())
         else:
             self._worker = Worker(vllm_config, kv_cache_config, config)
 

@@ -2,17 +2,33 @@
 replaced, and steps that vLLM makes only because of a connector, so that it may rest.
 
 These are calls of vLLM's engine, which is in the process of its scheduler and holds the connector. So they are followed
-there.
+there. None is an interface that vLLM promises. Where a version has not one of them, or calls it with something else, what depends on it
+is done without, on the safe side.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from typing import TYPE_CHECKING, Any, Callable
 
+from vllm.logger import init_logger
+
 if TYPE_CHECKING:
     from .scheduler import Scheduler
+
+logger = init_logger("vllm." + __name__)
+
+WITHOUT = {
+    "collective_rpc": "does not tell when weights may change in place: unless reset_keeps_weights says that they never do, there are no "
+    "tickets, and nothing is saved or loaded",
+    "set_weight_version": "does not tell what weights are called after they have changed in place: tickets and the store then rest until "
+    "it is started again",
+    "add_lora": "does not tell when an adapter is replaced: requests with adapters get no tickets, and are not saved or loaded",
+    "_process_input_queue": "cannot rest while it only holds blocks for others: it takes a core meanwhile",
+}
+"""The methods of vLLM's engine that are followed, and what becomes of a server whose vLLM has not got one."""
 
 LEAVE_WEIGHTS = {
     "check_health",
@@ -47,41 +63,79 @@ REST_SECONDS = 0.1
 its steps would take most of a core. Blocks that nobody needs any more are freed so much later, at most."""
 
 
-def follow() -> None:
+def follow() -> set[str]:
     """Has every engine of this process tell its connector what it is called for, and rest where it only holds blocks. It may
-    be called again."""
+    be called again. Returns the methods, of those in `WITHOUT`, that this vLLM has not got."""
     # Whoever makes the scheduler's half has it imported.
     module = sys.modules.get("vllm.v1.engine.core")
-    if module is None or getattr(module.EngineCore, "is_followed_by_transload", False):
-        return
-    core = module.EngineCore
-    core.is_followed_by_transload = True
-    _after(core, "set_weight_version", lambda half, version: half.name_weights(version))
-    _after(core, "add_lora", lambda half, request: half.add_adapter(request))
-    run = core.collective_rpc
+    core, process = (getattr(module, name, None) for name in ("EngineCore", "EngineCoreProc"))
+    missing = set(WITHOUT)
+    for owner, name, parameter, wrap in (
+        (core, "collective_rpc", "method", _followed_by_change),
+        (core, "set_weight_version", "weight_version", _after(lambda half, version: half.name_weights(version))),
+        (core, "add_lora", "lora_request", _after(lambda half, request: half.add_adapter(request))),
+        (process, "_process_input_queue", None, _rested),
+    ):
+        method = getattr(owner, name, None)
+        if not inspect.isfunction(method) or [*inspect.signature(method).parameters, None][1] != parameter:
+            continue
+        missing.remove(name)
+        if not getattr(method, "is_followed_by_transload", False):
+            followed = functools.wraps(method)(wrap(method))
+            followed.is_followed_by_transload = True  # type: ignore[attr-defined]
+            setattr(owner, name, followed)
+    for name in missing:
+        logger.warning("this vLLM %s", WITHOUT[name])
+    return missing
 
-    @functools.wraps(run)
+
+def _followed_by_change(run: Callable[..., Any]) -> Callable[..., Any]:
     def followed(engine: Any, method: Any, *arguments: Any, **more: Any) -> Any:
         if not isinstance(method, str) or method not in LEAVE_WEIGHTS:
             for half in _halves(engine):
                 half.change_weights()
         return run(engine, method, *arguments, **more)
 
-    core.collective_rpc = followed
-    take = module.EngineCoreProc._process_input_queue
+    return followed
 
-    @functools.wraps(take)
+
+def _after(tell: Callable[[Scheduler, Any], None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Has `tell` called after each call of a method that went well, with its first argument."""
+
+    def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(method)
+
+        def followed(*arguments: Any, **more: Any) -> Any:
+            answer = method(*arguments, **more)
+            engine, argument, *_ = signature.bind(*arguments, **more).arguments.values()
+            for half in _halves(engine):
+                tell(half, argument)
+            return answer
+
+        return followed
+
+    return wrap
+
+
+def _rested(take: Callable[..., Any]) -> Callable[..., Any]:
+    may_rest = True
+
     def rested(engine: Any) -> None:
-        calls = engine.input_queue
-        if calls.empty() and _only_holds_blocks(engine):
-            with calls.not_empty:
-                # Whatever a client calls ends it at once.
-                calls.not_empty.wait_for(calls._qsize, REST_SECONDS)
-            # A step comes first: calls such as a reset have to find blocks free that were given back meanwhile.
-            return
+        nonlocal may_rest
+        try:
+            calls = engine.input_queue
+            if may_rest and calls.empty() and _only_holds_blocks(engine):
+                with calls.not_empty:
+                    # Whatever a client calls ends it at once.
+                    calls.not_empty.wait_for(calls._qsize, REST_SECONDS)
+                # A step comes first: calls such as a reset have to find blocks free that were given back meanwhile.
+                return
+        except AttributeError as error:
+            may_rest = False
+            logger.warning("this vLLM %s (%s)", WITHOUT["_process_input_queue"], error)
         take(engine)
 
-    module.EngineCoreProc._process_input_queue = rested
+    return rested
 
 
 def _only_holds_blocks(engine: Any) -> bool:
@@ -104,20 +158,6 @@ def _only_holds_blocks(engine: Any) -> bool:
         and scheduler.has_requests()
         and all(half.may_rest for half in halves)
     )
-
-
-def _after(core: type, name: str, tell: Callable[[Scheduler, Any], None]) -> None:
-    """Has `tell` called after each call of a method that went well."""
-    method = getattr(core, name)
-
-    @functools.wraps(method)
-    def followed(engine: Any, argument: Any) -> Any:
-        answer = method(engine, argument)
-        for half in _halves(engine):
-            tell(half, argument)
-        return answer
-
-    setattr(core, name, followed)
 
 
 def _halves(engine: Any) -> list[Scheduler]:

@@ -24,6 +24,7 @@ from transload import Archive, Deployment, Found, Missing, Prompt
 from vllm.logger import init_logger
 from vllm.v1.request import RequestStatus
 
+from .config import ranks_of
 from .content import Computed, Content, Names
 from .messages import Blocks, Report, Restore, Save, Step
 from .saved import Job, Jobs, Shelf
@@ -96,7 +97,7 @@ class SavedScheduler:
         self._names = names
         self._trusts_media = config.store_trusts_media_identifiers
         self._saves = vllm_config.kv_transfer_config.is_kv_producer
-        self._ranks = vllm_config.parallel_config.tensor_parallel_size
+        self._ranks = ranks_of(vllm_config.parallel_config)
         self._most = int(kv_cache_config.num_blocks * SHARE)
         self._recurrent = kv_cache_config.has_mamba_layers
         self._windows = [window_of(group.kv_cache_spec) for group in kv_cache_config.kv_cache_groups]

@@ -32,7 +32,7 @@ from vllm.logger import init_logger
 from vllm.v1.request import RequestStatus
 
 from .adapters import Adapters
-from .config import ConfigError
+from .config import ConfigError, ranks_of
 from .content import Computed, Content, Names
 from .messages import NULL_BLOCK, Blocks, Lend, Load, RankAddress, Report, Step
 from .saved_scheduler import SavedScheduler
@@ -95,14 +95,19 @@ class _Waiting:
 class Scheduler:
     """Decides what is lent and loaded. There is one for each engine, in the process of its scheduler."""
 
-    def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config) -> None:
+    def __init__(
+        self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config, untold: set[str]
+    ) -> None:
+        """`untold`: the calls of the engine, of those in `engine_calls.WITHOUT`, that nobody tells of."""
         self._config = config
         self._transfer_config = vllm_config.kv_transfer_config
-        ranks = vllm_config.parallel_config.tensor_parallel_size
+        ranks = ranks_of(vllm_config.parallel_config)
         self._identity = config.identity(0)
         asks = (config.certs is not None and not config.model, config.store is not None and not config.store_weights)
         self._weights = Weights(vllm_config, is_asked=any(asks))
-        self._adapters = Adapters(ranks)
+        if "collective_rpc" in untold and not config.reset_keeps_weights:
+            self._weights.distrust("this vLLM does not tell when it changes weights in place; reset_keeps_weights says that it never does")
+        self._adapters = Adapters(ranks, are_replaced_unseen="add_lora" in untold)
         self._names = Names(self._weights, self._adapters, config.model)
         self._told: set[str] = set()
         """Reasons that were logged, for which prompts got no ticket."""
@@ -165,8 +170,9 @@ class Scheduler:
             # The last one is enough: what is computed behind the prompt is for the decode server.
             request.max_tokens = 1
             # Of all of the prompt, as the decode server has it: embeddings are told apart by a digest of all of them.
-            self._lending[request.request_id] = _Lending(request, Content.of(request))
-            self._hold_back(request)
+            lending = _Lending(request, Content.of(request))
+            if self._hold_back(request):
+                self._lending[request.request_id] = lending
         elif params.get("do_remote_prefill"):
             ticket, seconds = self._read_ticket(request.request_id, params.get(PARAMETER))
             if ticket is not None and self._is_own(ticket):
@@ -475,8 +481,12 @@ class Scheduler:
         have no name from now on."""
         # vLLM does not clear the caches of its own while somebody has blocks. One is the null block.
         assert self._manager is not None
-        pool = self._manager.block_pool
-        is_whole = pool.num_gpu_blocks - pool.get_num_free_blocks() == 1
+        try:
+            pool = self._manager.block_pool
+            is_whole = pool.num_gpu_blocks - pool.get_num_free_blocks() == 1
+        except AttributeError as error:
+            logger.warning("whether vLLM's own caches are cleared is not known with this version: %s", error)
+            is_whole = False
         is_named = self._weights.clear(is_whole=is_whole, keeps_weights=self._config.reset_keeps_weights)
         if is_whole:
             self._adapters.clear()
@@ -529,20 +539,25 @@ class Scheduler:
         """Returns how many tokens of a prompt the prefill server computes."""
         return prompt_tokens - self._held_back if prompt_tokens > self._held_back else prompt_tokens
 
-    def _hold_back(self, request: Request) -> None:
-        """Takes the last tokens off a prompt: the decode server computes them itself."""
+    def _hold_back(self, request: Request) -> bool:
+        """Takes the last tokens off a prompt: the decode server computes them itself. False where this vLLM keeps a prompt so that this
+        cannot be done."""
         count = request.num_prompt_tokens - self._prefilled(request.num_prompt_tokens)
         # Prompt logprobs are of all of the prompt; nothing is loaded for them elsewhere.
         if not count or request.get_skip_reading_prefix_cache():
-            return
+            return True
+        if not isinstance(getattr(request, "_all_token_ids", None), list):
+            self._tell(request, "this vLLM keeps its tokens elsewhere, so that a prompt cannot be prefilled but for its last ones")
+            return False
         if request.prompt_token_ids is not None:
             del request.prompt_token_ids[-count:]
         if request.prompt_embeds is not None:
             request.prompt_embeds = request.prompt_embeds[:-count]
-        if request.prompt_is_token_ids is not None:
+        if getattr(request, "prompt_is_token_ids", None) is not None:
             request.prompt_is_token_ids = request.prompt_is_token_ids[:-count]
         del request._all_token_ids[-count:]
         request.num_prompt_tokens -= count
+        return True
 
     def _blocks(self, request_id: str) -> Blocks:
         assert self._manager is not None

@@ -34,6 +34,8 @@ DTYPES = {
 
 FP8 = {"fp8": "f8e4m3", "fp8_e4m3": "f8e4m3", "fp8_e5m2": "f8e5m2"}
 """The dtype of a cache with these values of vLLM's ``--kv-cache-dtype``. Its tensors say bytes for all of them."""
+TYPED = {"auto", "float16", "bfloat16", "fp8_inc"}
+"""Values of ``--kv-cache-dtype`` with which the tensors' own dtype says what an element is."""
 
 KEY_THEN_VALUE = {
     "FLASH_ATTN",
@@ -84,7 +86,16 @@ _ATTENTION = _ANY | {
 _APPLIED = {"sliding_window", "attention_chunk_size"}
 KNOWN = {
     FullAttentionSpec: _ATTENTION | _APPLIED,
-    MLAAttentionSpec: _ATTENTION | _APPLIED | {"cache_dtype_str", "cache_role", "is_index_group_leader"},
+    MLAAttentionSpec: _ATTENTION
+    | _APPLIED
+    | {
+        "cache_dtype_str",
+        "cache_role",
+        "is_index_group_leader",
+        # The size of a buffer beside the cache, and how several tokens of a request are computed at once.
+        "topk_buffer_width",
+        "non_causal_multi_token_decode",
+    },
     SlidingWindowSpec: _ATTENTION | {"sliding_window"},
     ChunkedLocalAttentionSpec: _ATTENTION | {"attention_chunk_size"},
     MambaSpec: _ANY
@@ -121,6 +132,18 @@ class Layer:
     """Blocks of a request behind its running state, for drafts."""
 
 
+def layers(vllm_config: VllmConfig) -> dict[str, Any]:
+    """Returns the model's layers that have a cache, by name.
+
+    Raises:
+        UnsupportedCache: this vLLM does not have them where others do.
+    """
+    found = getattr(vllm_config.compilation_config, "static_forward_context", None)
+    if found is None:
+        raise UnsupportedCache("this version of vLLM does not tell which attention backend a layer has")
+    return found
+
+
 def describe(vllm_config: VllmConfig, spec: KVCacheSpec, name: str) -> Layer:
     """Describes what the layer `name` caches.
 
@@ -144,21 +167,23 @@ def describe(vllm_config: VllmConfig, spec: KVCacheSpec, name: str) -> Layer:
 def _attention(vllm_config: VllmConfig, spec: AttentionSpec, name: str) -> Layer:
     if spec.tokens_per_state != 1:
         raise UnsupportedCache(f"layer {name}: a state of {spec.tokens_per_state} tokens cannot be moved yet")
-    if spec.kv_quant_mode not in (KVQuantMode.NONE, KVQuantMode.FP8_PER_TENSOR):
-        raise UnsupportedCache(f"layer {name}: a cache quantized as {spec.kv_quant_mode.name} cannot be moved yet")
     if spec.num_heads != spec.num_kv_heads:
         raise UnsupportedCache(
             f"layer {name}: {spec.num_heads} head slots for {spec.num_kv_heads} heads cannot be moved yet"
         )
-    backend = vllm_config.compilation_config.static_forward_context[name].get_attn_backend().get_name()
-    dtype = _dtype(spec.dtype, name)
+    layer = layers(vllm_config)[name]
+    backend = layer.get_attn_backend().get_name()
+    # Layers may be left out of what the server's option says.
+    kind = getattr(layer, "kv_cache_dtype", None) or vllm_config.cache_config.cache_dtype
     if backend == INDEX_KEYS or getattr(spec, "cache_dtype_str", None) == "fp8_ds_mla":
         return _scaled(spec, backend, name)
-    if spec.kv_quant_mode is KVQuantMode.FP8_PER_TENSOR and spec.dtype is torch.uint8:
-        kind = vllm_config.cache_config.cache_dtype
-        if kind not in FP8:
-            raise UnsupportedCache(f"layer {name}: what the bytes of a cache of {kind} are is not known here")
-        dtype = FP8[kind]
+    # Not by the mode alone: a platform's own dtype may have any, and in vLLM 0.33 two modes are one number.
+    if kind not in FP8.keys() | TYPED or spec.kv_quant_mode not in (KVQuantMode.NONE, KVQuantMode.FP8_PER_TENSOR):
+        raise UnsupportedCache(
+            f"layer {name}: how {backend} keeps {spec.state_content_size_bytes} B of a head and token in a cache of {kind} "
+            "is not known here"
+        )
+    dtype = FP8[kind] if kind in FP8 and spec.dtype is torch.uint8 else _dtype(spec.dtype, name)
     if isinstance(spec, MLAAttentionSpec):
         latent = spec.head_size * spec.dtype.itemsize
         if backend not in KEY_THEN_VALUE or spec.state_content_size_bytes != latent:

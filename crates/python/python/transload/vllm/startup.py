@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .config import BEFORE, Config, ConfigError
+from .config import BEFORE, Config, ConfigError, ranks_of
 from .weights import before_loading
 from .windows import has_windows
 
@@ -29,7 +29,7 @@ def check_early(vllm_config: VllmConfig, real: KVTransferConfig) -> None:
     config.announcements(vllm_config.kv_transfer_config.kv_role)
     # Elsewhere ranks may be on other hosts, which have certificates of their own.
     if parallel.nnodes == 1 and parallel.distributed_executor_backend in ("uni", "mp"):
-        for rank in range(parallel.tensor_parallel_size):
+        for rank in range(ranks_of(parallel)):
             config.identity(rank)
     extra = vllm_config.kv_transfer_config.kv_connector_extra_config
     extra[BEFORE] = before_loading(vllm_config.model_config)
@@ -43,6 +43,7 @@ def check(vllm_config: VllmConfig, real: KVTransferConfig) -> Config:
     """
     config = Config.read(vllm_config)
     _refuse_what_is_not_handled(vllm_config, config)
+    config = config.of_engine(vllm_config.parallel_config)
     if config.store is not None:
         _recompute_what_is_not_loaded(vllm_config, real)
     if not config.is_exact:
@@ -72,19 +73,13 @@ def _refuse_what_is_not_handled(vllm_config: VllmConfig, config: Config) -> None
     """Refuses what this connector would get wrong."""
     parallel = vllm_config.parallel_config
     for option, size in (
-        ("pipeline-parallel-size", parallel.pipeline_parallel_size),
         ("decode-context-parallel-size", parallel.decode_context_parallel_size),
         ("prefill-context-parallel-size", parallel.prefill_context_parallel_size),
-        ("data-parallel-size", parallel.data_parallel_size),
     ):
         if size > 1:
             raise ConfigError(f"--{option} is {size}: TransloadConnector supports 1 so far")
-    last = config.port + parallel.tensor_parallel_size - 1
-    if config.certs is not None and last > 65535:
-        raise ConfigError(
-            f"kv_connector_extra_config.port is {config.port}, and the last of {parallel.tensor_parallel_size} ranks would "
-            f"take {last}: give at most {65536 - parallel.tensor_parallel_size}"
-        )
+    if parallel.enable_elastic_ep:
+        raise ConfigError("--enable-elastic-ep adds and removes engines while they hold blocks: TransloadConnector does not support that")
     device = vllm_config.device_config.device_type
     if device not in ("cpu", "cuda"):
         raise ConfigError(

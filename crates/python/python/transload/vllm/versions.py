@@ -1,4 +1,4 @@
-"""Refuses versions of vLLM that this connector does not know."""
+"""Names the versions of vLLM that tests run with. Others are used as far as they have what this connector needs of them."""
 
 from __future__ import annotations
 
@@ -7,37 +7,32 @@ import re
 
 import vllm
 
-OLDEST, NEXT = (0, 32), (0, 34)
-"""Versions from the first on, and before the second. Tests run with 0.32; of 0.33 the names and signatures were compared."""
-TESTED = (0, 32)
+TESTED = ((0, 32), (0, 33))
+NAMED = " and ".join(f"{major}.{minor}" for major, minor in TESTED)
 
 
 def check() -> None:
-    """Refuses versions whose interfaces are not those that this connector was written for.
-
-    Raises:
-        ImportError: it names the versions that will do.
-    """
+    """Warns of a version that nothing was run with."""
     version = getattr(vllm, "__version__", "")
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers is None:
         return
     found = (int(numbers[1]), int(numbers[2]))
     # Builds of a source tree without its history call themselves 0.0 or 0.1.dev.
-    if found < (0, 2):
-        return
-    if not OLDEST <= found < NEXT:
-        raise ImportError(
-            f"TransloadConnector is for vLLM {_name(OLDEST)} to {_name((NEXT[0], NEXT[1] - 1))}, and this is {version}: "
-            "install one of those, or another version of transload"
-        )
-    if found != TESTED:
+    if found >= (0, 2) and found not in TESTED:
         logging.getLogger("vllm." + __name__).warning(
-            "TransloadConnector is tested with vLLM %s; of this version, %s, only names and signatures were compared",
-            _name(TESTED),
+            "TransloadConnector is tested with vLLM %s; nothing was run with this version, %s: what it lacks is told below, and what it "
+            "adds to caches is refused",
+            NAMED,
             version,
         )
 
 
-def _name(version: tuple[int, int]) -> str:
-    return f"{version[0]}.{version[1]}"
+def lacking(error: ImportError) -> ImportError:
+    """Returns what to raise where a name of vLLM's that there has to be is missing."""
+    if not (error.name or "").startswith("vllm"):
+        return error
+    return ImportError(
+        f"TransloadConnector cannot work with vLLM {getattr(vllm, '__version__', '')} ({error}): it is tested with vLLM {NAMED}; install "
+        "one of those, or another version of transload"
+    )

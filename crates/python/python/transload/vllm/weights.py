@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
 from vllm.logger import init_logger
-from vllm.transformers_utils.config import iter_rope_parameters
+
+try:
+    from vllm.transformers_utils.config import iter_rope_parameters
+except ImportError:
+    # Before 0.32.
+    iter_rope_parameters = None  # type: ignore[assignment]
 
 from .. import _weights
 from .._digests import Stopped, look
@@ -47,7 +52,7 @@ class Weights:
         self._files = _Files(vllm_config) if is_asked else None
         self._version: str | None = None
         self._pending: str | None = None
-        self._lost = ""
+        self._lost = self._distrusted = ""
         self._is_used = self._is_stale = False
         self.epoch = os.urandom(16)
         """Random bytes, which change whenever the weights may change. What was begun in another epoch must not be taken for
@@ -59,6 +64,8 @@ class Weights:
         Raises:
             Unnamed: they have none now.
         """
+        if self._distrusted:
+            raise Unnamed(self._distrusted)
         if self._version is not None:
             return self._version
         if self._lost:
@@ -67,6 +74,12 @@ class Weights:
             return given
         assert self._files is not None
         return self._files.name()
+
+    def distrust(self, why: str) -> None:
+        """Has no name count, whoever gives it."""
+        self._distrusted = why
+        if self._files is not None:
+            self._files.stop()
 
     def computes(self) -> None:
         """Takes note that vLLM computes something, which its own caches keep."""
@@ -99,6 +112,9 @@ class Weights:
         """Gives the weights the name that the operator says."""
         if not version:
             logger.error("the weights cannot be named '': nothing is changed")
+            return
+        if self._distrusted:
+            logger.error("the weights cannot be named: %s", self._distrusted)
             return
         if not self._lost and version != self._version:
             self.change()
@@ -252,6 +268,8 @@ def _rotated_far(model: ModelConfig, length: int | None) -> list[bool]:
     """Returns, for each LongRoPE of the model, whether all keys are rotated by the factors for long sequences. vLLM takes them
     where
     the server may have such sequences, however short those are that come: by the longest that it knew of when it made them."""
+    if iter_rope_parameters is None:
+        raise ConfigError(f"how keys are rotated is not told by this version of vLLM; {NAME_THEM}")
     long = [rope for rope in iter_rope_parameters(model.hf_text_config) if rope.get("rope_type") == "longrope"]
     fitted = length is None and getattr(model, "original_max_model_len", None) == -1
     known = model.max_model_len if length is None else length

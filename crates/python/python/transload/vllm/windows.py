@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, SlidingWindowSpec, iter_layer_specs
 
 from .messages import NULL_BLOCK
-from .specs import UnsupportedCache
+from .specs import UnsupportedCache, layers
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -55,12 +55,12 @@ def refuse_narrow_sharing(vllm_config: VllmConfig) -> None:
     Raises:
         UnsupportedCache: it names the layers.
     """
-    layers = vllm_config.compilation_config.static_forward_context
-    for name, layer in layers.items():
+    all_layers = layers(vllm_config)
+    for name, layer in all_layers.items():
         target = getattr(layer, "kv_sharing_target_layer_name", None)
         if target is None:
             continue
-        sees, kept = (getattr(each, "sliding_window", None) for each in (layer, layers[target]))
+        sees, kept = (getattr(each, "sliding_window", None) for each in (layer, all_layers.get(target)))
         if kept is not None and (sees is None or sees > kept):
             raise UnsupportedCache(
                 f"layer {name} sees {'all' if sees is None else sees} tokens in the cache of layer {target}, which keeps "

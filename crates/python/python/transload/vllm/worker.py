@@ -28,7 +28,7 @@ from transload import (
     new_incarnation,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
-from vllm.distributed.parallel_state import get_tp_group
+from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 from vllm.logger import init_logger
 
 from . import adapters, cache
@@ -49,7 +49,7 @@ logger = init_logger("vllm." + __name__)
 IDLE_SECONDS = 0.005
 """A step that computes nothing waits so long for what vLLM waits for: a load, a lease or a save. vLLM steps on without
 a pause while there is one, and the processor that the steps take the load does not have. A new request waits so much
-longer, at most."""
+longer, at most. Engines that share experts step together, so there the others would wait too."""
 
 _KINDS = {TicketError: "ticket", AgentError: "other", CudaError: "other"}
 """The kinds, for counters, of failures that are no TransferError. That says its kind itself."""
@@ -78,12 +78,15 @@ class Worker:
         self._vllm_config = vllm_config
         self._kv_cache_config = kv_cache_config
         self._config = config
-        group = get_tp_group()
-        self._rank, self._ranks = group.rank_in_group, group.world_size
+        tp, pp = get_tp_group(), get_pp_group()
+        self._rank, self._ranks = pp.rank_in_group * tp.world_size + tp.rank_in_group, pp.world_size * tp.world_size
         self._identity = config.identity(self._rank)
         self._cache: cache.Cache | None = None
         self._agent: Agent | None = None
         self._leases: dict[str, Lease | None] = {}
+        self._stages, self._idle = pp.world_size, 0
+        self._unended: Step | None = None
+        """The last step, as long as vLLM has not said that it is submitted."""
         self._unfinished: dict[str, Lease] = {}
         """Leases whose blocks the last step may have been given more work on after `wait_for_save`; they are finished with
         the mark of the next step."""
@@ -117,7 +120,7 @@ class Worker:
         # All ranks are of one life, which begins later than any before it, and of one name, which stays the same.
         server = self._config.instance or default_instance(self._config.port)
         own = (new_incarnation(), server) if self._rank == 0 else None
-        self._incarnation, server = get_tp_group().broadcast_object(own, src=0)
+        self._incarnation, server = get_pp_group().broadcast_object(get_tp_group().broadcast_object(own, src=0), src=0)
         if self._identity is None:
             return
         self._agent = Agent(
@@ -160,6 +163,10 @@ class Worker:
     def begin_step(self, step: Step) -> None:
         """Does what does not depend on the step, before anything is computed."""
         assert self._cache is not None
+        if self._unended is not None:
+            # With drafts vLLM tells only the last pipeline stage. By now all of that step is submitted on each.
+            self.end_step(self._unended)
+        self._unended = step
         for request_id in step.take_back:
             self._take_back(request_id)
         for request_id, ticket in step.handed_over.items():
@@ -196,13 +203,17 @@ class Worker:
     def end_step(self, step: Step) -> None:
         """Leases what the step has prefilled. It is computed, or on a GPU submitted, and can be read when that is done."""
         assert self._cache is not None
+        self._unended = None
         mark = self._cache.mark_once()
         for request_id, lend in step.lend.items():
             self._lend(request_id, lend, mark)
 
     def results(self, step: Step) -> KVConnectorTransferResults:
         """Returns the leases and loads that have ended since the last step."""
-        if not step.computes:
+        self._idle = 0 if step.computes else self._idle + 1
+        # Between the steps of one request on several pipeline stages are steps that compute nothing. Dense engines of one server do not
+        # know of each other.
+        if self._idle >= self._stages and self._vllm_config.parallel_config.data_parallel_size == 1:
             self._wait_a_moment()
         results, sent = KVConnectorTransferResults(), set()
         for request_id, handed_over in list(self._handed_over.items()):
