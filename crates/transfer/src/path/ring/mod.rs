@@ -25,4 +25,6 @@
 
 pub(crate) mod carrier;
 
-pub(crate) use transload_wire::internal::ring::{SocketName, Token, Word};
+#[cfg(feature = "cuda")]
+pub(crate) use transload_wire::internal::ring::Word;
+pub(crate) use transload_wire::internal::ring::{SocketName, Token};

@@ -38,6 +38,7 @@ use std::time::Duration;
 pub use consumer::Consumer;
 pub(crate) use consumer::ReadWindow;
 pub use producer::Producer;
+#[cfg(feature = "cuda")]
 pub(crate) use producer::WriteWindow;
 pub use shape::RingShape;
 pub(crate) use shape::ShapeError;
