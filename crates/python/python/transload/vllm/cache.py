@@ -238,7 +238,11 @@ def _layers_of_stages(stages: list[list[_Part]]) -> list[int]:
     for stage, parts in enumerate(stages):
         numbers = [number for part in parts for number in part.layers]
         if numbers and min(numbers) < end:
-            raise UnsupportedCache(f"stage {stage} caches layer {min(numbers)}, and a stage before it layer {end - 1}")
+            # Falcon-H1 numbers all of its recurrent layers behind all others, so that each stage has some of both.
+            raise UnsupportedCache(
+                f"stage {stage} caches layer {min(numbers)}, and a stage before it layer {end - 1}: pipeline stages whose layers are not "
+                "numbered in their order cannot be described yet"
+            )
         last = max(numbers, default=end - 1) + 1
         counts.append(last - end)
         end = last
