@@ -6,13 +6,13 @@
 //!
 //! | to do this | begin with | feature |
 //! |---|---|---|
-//! | keep bytes in memory, a folder, a Redis or an S3 store, or in tiers of these | [`open`], [`backend`] | `file`, `redis`, `s3` |
+//! | keep bytes in memory, a folder, Redis, S3, or tiers of these | [`open`], [`backend`] | `file`, `redis`, `s3` |
 //! | write a backend | [`Backend`], [`export!`](crate::export!) | |
 //! | prove that a backend keeps the contract | [`conformance`] | |
 //! | use somebody else's backend | [`loader`] | |
 //!
-//! It gives the bytes no meaning: what a request's blocks, an engine's objects or a state of llama.cpp look like in a store is
-//! the matter of `transload-archive`.
+//! It gives the bytes no meaning: what a request's blocks, an engine's objects or a state of llama.cpp look like in a
+//! store is the matter of `transload-archive`.
 
 pub mod abi;
 pub mod backend;

@@ -35,7 +35,6 @@ pub fn open_existing(uri: &str) -> Result<Arc<dyn Backend>, StoreError> {
     open_or(uri, Absent::Refuse)
 }
 
-/// The reaction to a missing store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Absent {
     Make,
@@ -158,7 +157,6 @@ pub fn is_built_in(scheme: &str) -> bool {
     tier::parts::is_tier(scheme) || ["memory", "file", "redis", "rediss", "s3"].contains(&scheme)
 }
 
-/// Explains why no backend of this crate was used.
 fn without(scheme: &str) -> String {
     match is_built_in(scheme) {
         true => format!("this program was built without the feature for `{scheme}`"),

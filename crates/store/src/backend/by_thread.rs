@@ -18,7 +18,6 @@ thread_local! {
     static ALIVE: Arc<()> = Arc::default();
 }
 
-/// A collection of chunks for each thread.
 #[derive(Debug)]
 pub(super) struct ByThread<C>(HashMap<ThreadId, Own<C>>);
 
@@ -37,7 +36,6 @@ impl<C> Default for ByThread<C> {
 }
 
 impl<C: Default> ByThread<C> {
-    /// Returns the chunks of the current thread, to change them.
     pub(super) fn mine_mut(&mut self) -> &mut C {
         let own = self.0.entry(thread::current().id());
         let own = own.or_insert_with(|| Own {
@@ -50,7 +48,6 @@ impl<C: Default> ByThread<C> {
         &mut own.chunks
     }
 
-    /// Returns the chunks of the current thread, if it put any.
     pub(super) fn mine(&self) -> Option<&C> {
         self.0.get(&thread::current().id()).map(|own| &own.chunks)
     }
@@ -60,7 +57,6 @@ impl<C: Default> ByThread<C> {
         self.0.remove(&thread::current().id());
     }
 
-    /// Returns the chunks of every thread.
     #[cfg(feature = "file")]
     pub(super) fn all(&self) -> impl Iterator<Item = &C> {
         self.0.values().map(|own| &own.chunks)

@@ -7,16 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
-/// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Damaged(Mutex<HashSet<ChunkHash>>);
 
-/// The maximum number of remembered chunks. When it is reached, all are forgotten; the next read of a damaged chunk
-/// finds it again.
 const MOST: usize = 65_536;
 
 impl Damaged {
-    /// Remembers a chunk whose read found it damaged.
     pub(super) fn note<T>(&self, hash: &ChunkHash, read: &Result<T, StoreError>) {
         if !matches!(read, Err(StoreError::Damaged { .. })) {
             return;

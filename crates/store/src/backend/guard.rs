@@ -24,13 +24,11 @@ use super::references::References;
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
-/// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Guard(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The number of the last put.
     last: u64,
     /// Chunks that any thread put since the last manifest.
     since_manifest: HashMap<ChunkHash, Put>,
@@ -40,7 +38,6 @@ struct State {
     lost: HashSet<ChunkHash>,
 }
 
-/// The last put of a chunk.
 #[derive(Clone, Copy, Debug)]
 struct Put {
     number: u64,
@@ -75,7 +72,6 @@ const MOST_LOST: usize = 65_536;
 #[derive(Debug)]
 pub(super) struct Needed {
     pub(super) chunks: Vec<ChunkHash>,
-    /// The time of each chunk's last put.
     #[cfg_attr(not(feature = "s3"), expect(dead_code, reason = "a redis script asks for all"))]
     at: Vec<Moment>,
     /// Puts with greater numbers happened after this snapshot.
@@ -93,8 +89,6 @@ impl Guard {
         state.by_thread.mine_mut().insert(*hash, put);
     }
 
-    /// Returns the chunks that manifests with these bytes need.
-    ///
     /// # Errors
     /// [`StoreError::Collected`] if a manifest names a chunk that is lost.
     pub(super) fn needed<'a>(&self, manifests: impl IntoIterator<Item = &'a [u8]>) -> Result<Needed, StoreError> {
@@ -121,7 +115,6 @@ impl Guard {
         })
     }
 
-    /// Records that the current thread published a manifest that needed these chunks.
     pub(super) fn published(&self, needed: &Needed) {
         let mut state = self.state();
         for hash in &needed.chunks {
@@ -135,7 +128,6 @@ impl Guard {
         state.by_thread.tidy(HashMap::len);
     }
 
-    /// Records that some of the chunks that a manifest needs are missing. Returns the error for its caller.
     pub(super) fn gone(&self, needed: &Needed, gone: &[ChunkHash]) -> Option<StoreError> {
         let first = *gone.first()?;
         let mut state = self.state();
@@ -163,7 +155,6 @@ impl Guard {
 
 #[cfg(feature = "s3")]
 impl Needed {
-    /// Returns the chunks whose last put is at least this old.
     pub(super) fn older(&self, age: Duration) -> Vec<ChunkHash> {
         let all = self.chunks.iter().zip(&self.at);
         all.filter(|(_, at)| at.age() >= age).map(|(hash, _)| *hash).collect()
@@ -184,7 +175,6 @@ mod tests {
         guard.needed([manifest]).unwrap()
     }
 
-    /// Runs `work` in another thread and waits for it.
     fn elsewhere<T: Send>(work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| scope.spawn(work).join().unwrap())
     }

@@ -11,13 +11,11 @@ use bytes::Bytes;
 use crate::backend::sealed::Seal;
 use crate::error::StoreError;
 
-/// The length of the header in bytes.
 pub(crate) const HEADER: usize = 16;
 
 const MAGIC: [u8; 4] = *b"TLv1";
 
 impl Seal<'_> {
-    /// Returns the header to store in front of `data`.
     pub(crate) fn header(self, data: &[u8]) -> [u8; HEADER] {
         let len = (data.len() as u64).to_le_bytes();
         let mut header = [0; HEADER];
@@ -27,8 +25,6 @@ impl Seal<'_> {
         header
     }
 
-    /// Checks and removes the header of a stored value.
-    ///
     /// # Errors
     /// [`StoreError::Damaged`] if the header does not match the value.
     pub(crate) fn open(self, stored: Bytes) -> Result<Bytes, StoreError> {

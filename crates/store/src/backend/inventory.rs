@@ -147,7 +147,6 @@ impl Fault {
         self.what.strip_prefix("chunk ")?.parse().ok()
     }
 
-    /// Returns the fault of a missing chunk that a manifest was saved with.
     #[cfg(any(feature = "redis", feature = "s3"))]
     pub(super) fn missing(hash: &ChunkHash, manifest: &str) -> Self {
         Self {

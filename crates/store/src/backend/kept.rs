@@ -6,7 +6,6 @@ use super::recorded::Recorded;
 use super::references::References;
 use crate::hash::ChunkHash;
 
-/// Adds up manifests and their chunks until a cap is reached.
 #[derive(Debug)]
 pub(super) struct Kept {
     sizes: HashMap<ChunkHash, u64>,
@@ -17,7 +16,6 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Starts with the store's chunks and their sizes, and without a manifest.
     pub(super) fn new(chunks: impl Iterator<Item = (ChunkHash, u64)>, cap: Option<u64>) -> Self {
         let sizes: HashMap<ChunkHash, u64> = chunks.collect();
         Self {
@@ -29,8 +27,7 @@ impl Kept {
         }
     }
 
-    /// Keeps a manifest of this size with the chunks that it refers to, if both fit under the cap. `forced` keeps it
-    /// even if they do not.
+    /// Keeps a manifest with the chunks that it refers to if both fit under the cap, or if `forced`.
     pub(super) fn keep(&mut self, manifest: &Recorded, bytes: u64, forced: bool) -> bool {
         let mut new = HashSet::new();
         let mut refer = |hash: &ChunkHash| {
@@ -50,7 +47,6 @@ impl Kept {
         true
     }
 
-    /// Tells whether a kept manifest refers to this chunk.
     pub(super) fn refers(&self, hash: &ChunkHash) -> bool {
         self.referred.contains(hash)
     }

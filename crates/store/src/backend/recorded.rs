@@ -19,11 +19,9 @@ use crate::hash::ChunkHash;
 /// The bytes in front of the references.
 pub(super) const FIXED: usize = 12;
 
-/// A stored manifest, parsed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recorded {
     references: Bytes,
-    /// The bytes that the consumer put.
     pub(super) data: Bytes,
 }
 

@@ -19,7 +19,6 @@ pub struct References {
     new: Vec<ChunkHash>,
 }
 
-/// The chunks of the store, for look-ups.
 #[derive(Clone, Debug, Default)]
 struct Candidates {
     /// Keyed by the first eight bytes of the hash, or all of a shorter one.
@@ -43,7 +42,6 @@ impl References {
         self.candidates.chunks.entry(key).or_default().push(*hash);
     }
 
-    /// Removes a chunk, so that [`find`](Self::find) no longer reports it.
     pub(super) fn remove(&mut self, hash: &ChunkHash) {
         let key = Starts::key(hash);
         if let Entry::Occupied(mut alike) = self.candidates.chunks.entry(key) {
@@ -98,7 +96,6 @@ impl Candidates {
 }
 
 /// A filter of the beginnings of hashes. It tells which positions in a manifest need a look-up; most do not.
-///
 /// It only grows. A removed hash costs unneeded look-ups.
 #[derive(Clone, Debug)]
 pub(super) struct Starts {
@@ -111,7 +108,6 @@ pub(super) struct Starts {
 /// A filter takes 512 KiB, of which the system allocates only what is touched. A million hashes set 22 % of the bits.
 const FILTER_BITS: u32 = 22;
 
-/// The number of bytes of a hash in its key.
 pub(super) const KEY: usize = 8;
 
 impl Default for Starts {
@@ -121,7 +117,6 @@ impl Default for Starts {
 }
 
 impl Starts {
-    /// Adds a hash and returns its key.
     pub(super) fn insert(&mut self, hash: &ChunkHash) -> u64 {
         self.lengths.insert(hash.as_bytes().len().min(KEY));
         let key = Self::key(hash);
@@ -136,7 +131,6 @@ impl Starts {
 
     /// Calls `visit` for each position where a hash may stand in a manifest, raw or as hex. It passes the hash's
     /// beginning, which is the whole hash if that is shorter than [`KEY`], and everything from that position on.
-    ///
     /// Beginnings of one or two bytes are visited once, since a manifest may consist of nothing else.
     pub(super) fn find(&self, manifest: &[u8], visit: &mut dyn FnMut(&[u8], &[u8])) {
         let mut visited = Visited::default();
@@ -154,7 +148,6 @@ impl Starts {
     }
 }
 
-/// The beginnings of one or two bytes that have been visited.
 #[derive(Default)]
 struct Visited(Vec<bool>);
 
@@ -269,7 +262,6 @@ mod tests {
         assert_eq!(references.take_new(), [hashes[5], hashes[7]]);
     }
 
-    /// Returns the number of look-ups that a manifest costs.
     fn visits(hashes: &[ChunkHash], manifest: &[u8]) -> usize {
         let mut starts = Starts::default();
         for hash in hashes {

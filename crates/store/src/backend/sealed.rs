@@ -6,17 +6,14 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// The kind and the key of a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Seal<'a> {
-    /// A chunk, by the bytes of its hash.
     Chunk(&'a [u8]),
     /// A manifest, by its name in the store (with the handle's prefix in front).
     Manifest(&'a [u8]),
 }
 
 impl Seal<'_> {
-    /// Returns the checksum of `data` as the value of this key.
     pub(crate) fn sum(self, data: &[u8]) -> u32 {
         let (kind, key) = match self {
             Self::Chunk(key) => (b'c', key),

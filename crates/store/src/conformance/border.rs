@@ -65,7 +65,6 @@ pub(super) const ITEMS: &[Item] = &[
     )),
 ];
 
-/// Opens the store through the C interface.
 pub(super) fn opened(context: &Context<'_>) -> Result<Loaded, Stop> {
     let border = context.border()?;
     border.library.open(&border.uri).map_err(|error| Stop::Broken(error.to_string()))
@@ -120,7 +119,6 @@ fn close_null(context: &Context<'_>) -> Outcome {
     Ok("it did nothing that could be seen".into())
 }
 
-/// Fails unless all of these invalid calls returned negative codes.
 fn refused(codes: &[(&str, i32)]) -> Outcome {
     let taken: Vec<String> =
         codes.iter().filter(|(_, code)| *code >= 0).map(|(call, code)| format!("{call} returned {code}")).collect();

@@ -79,7 +79,6 @@ const CLEAN_UP: Duration = Duration::from_secs(30);
 /// a busy machine, and a pipe that a process started by the library holds open, maybe for ever.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A child that has ended, and what it reported before.
 struct Ended {
     /// None if it was killed because its time was up.
     status: Option<ExitStatus>,
@@ -178,8 +177,7 @@ fn listen(mut stdout: impl Read + Send + 'static) -> Receiver<Message> {
     messages
 }
 
-/// Waits for a child, and kills it when its time is up; then there is no status. All other processes of its group are
-/// killed in any case.
+/// Waits for a child, and kills it when its time is up (no status). The rest of its group is killed in any case.
 fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     // A limit beyond the range of the clock is no limit.
     let until = Instant::now().checked_add(limit);
@@ -202,7 +200,6 @@ fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     status.ok().filter(|_| in_time)
 }
 
-/// Tells whether the child has ended, without reaping it.
 fn has_ended(child: &Child) -> io::Result<bool> {
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
@@ -265,7 +262,6 @@ mod tests {
         run_with(item, script, Duration::from_secs(60), &Options::quick())
     }
 
-    /// A script that prints a finding of this item.
     fn pass(item: &'static Item) -> String {
         printed(&Message::Finding { item: item.name.to_owned(), verdict: Verdict::Pass, seen: "well".to_owned() })
     }
@@ -321,8 +317,7 @@ mod tests {
         }
     }
 
-    /// The end of stderr shows that no process is left that could write to it. Otherwise reading would take the ten
-    /// minutes of the remaining process.
+    /// The end of stderr shows that no process is left that could write to it. Otherwise reading takes ten minutes.
     #[test]
     fn what_a_child_has_started_ends_with_it() {
         let item = of(Source::Contract);
@@ -344,8 +339,7 @@ mod tests {
         }
     }
 
-    /// Without an end of the wait, both would take the ten minutes of the process that stays behind, since it has
-    /// left the group.
+    /// Without an end of the wait, both would take the ten minutes of the process that has left the group.
     #[test]
     fn who_keeps_the_pipe_open_is_not_waited_for() {
         let item = of(Source::Contract);

@@ -30,7 +30,6 @@ pub(super) struct Border {
     pub(super) uri: StoreUri,
 }
 
-/// One run of one item.
 pub(super) struct Context<'a> {
     open: &'a Open<'a>,
     options: &'a Options,
@@ -54,7 +53,6 @@ impl<'a> Context<'a> {
         self.options
     }
 
-    /// Opens a new handle.
     pub(super) fn open(&self) -> Result<Handle, Stop> {
         match (self.open)() {
             Ok(backend) => Ok(Handle(backend)),
@@ -90,7 +88,6 @@ impl<'a> Context<'a> {
         self.exact_name(format!("{}{rest}", self.prefix()))
     }
 
-    /// Returns the prefix of this run's names.
     pub(super) fn prefix(&self) -> String {
         format!("transload-check-{}", &self.run.to_hex()[..16])
     }
@@ -155,12 +152,10 @@ impl Handle {
         self.0.delete_manifest(name).map_err(failed("delete_manifest"))
     }
 
-    /// Fails unless the chunk exists with these bytes.
     pub(super) fn expect(&self, hash: &ChunkHash, data: &[u8], when: &str) -> Result<(), Stop> {
         same(self.get(hash)?.as_deref(), data, "the chunk", when)
     }
 
-    /// Fails unless the manifest exists with these bytes.
     pub(super) fn expect_manifest(&self, name: &ManifestName, data: &[u8], when: &str) -> Result<(), Stop> {
         let what = format!("manifest {:?}", shortened(name.as_str()));
         same(self.get_manifest(name)?.as_deref(), data, &what, when)
@@ -183,7 +178,6 @@ fn same(found: Option<&[u8]>, expected: &[u8], what: &str, when: &str) -> Result
     Err(Stop::Broken(format!("{when}, {what} {how}")))
 }
 
-/// Returns at most 40 characters of a name.
 pub(super) fn shortened(name: &str) -> String {
     match name.char_indices().nth(40) {
         Some((at, _)) => format!("{}... ({} bytes)", &name[..at], name.len()),

@@ -52,12 +52,10 @@ pub(super) const fn ours(name: &'static str, asks: &'static str, run: fn(&Contex
     Item { source: Source::Ours, ..must(name, asks, run) }
 }
 
-/// Marks an item that examines the C border.
 pub(super) const fn at_border(item: Item) -> Item {
     Item { border: true, ..item }
 }
 
-/// Marks an item that needs processes of its own.
 pub(super) const fn in_processes(item: Item) -> Item {
     Item { processes: true, ..item }
 }

@@ -18,7 +18,6 @@ pub(super) fn gate() -> RwLockReadGuard<'static, ()> {
     GATE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Announces that a manifest of this name may be put.
 pub(super) fn may_put(name: &ManifestName) {
     if let Some(names) = CHILD.get() {
         names.lock().unwrap_or_else(PoisonError::into_inner).push(name.clone());
@@ -27,7 +26,6 @@ pub(super) fn may_put(name: &ManifestName) {
     }
 }
 
-/// Announces that a manifest was removed.
 pub(super) fn has_removed(name: &ManifestName) {
     if CHILD.get().is_some() {
         let _ = tell(&Message::Gone(name.to_string()));
@@ -66,7 +64,6 @@ pub(super) fn tell(message: &Message) -> io::Result<()> {
     stdout.flush()
 }
 
-/// Marks this process as a child that runs an item.
 pub(super) fn begin() {
     CHILD.get_or_init(Mutex::default);
 }

@@ -7,7 +7,6 @@ use super::outcome::Verdict;
 /// The prefix of a message on a child's stdout, where a library may print other text. JSON escapes its first byte.
 const MARK: &str = "\u{1e}kv-store ";
 
-/// A message from a child.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Message {
     /// The child may be about to put this manifest, so the parent must clean it up unless it is gone.

@@ -21,7 +21,6 @@ enum Known {
     Absent,
     /// It was put and not published, so it may exist.
     Perhaps,
-    /// It exists.
     Published,
 }
 
@@ -120,8 +119,7 @@ fn model(context: &Context<'_>) -> Outcome {
     Ok(format!("{steps} random calls on 3 handles (seed {})", context.options().seed))
 }
 
-/// Records that a manifest was replaced or removed. The store may then drop chunks without references at any time, even
-/// those that were put again on another handle.
+/// The store may then drop chunks without references at any time, even those that were put again on another handle.
 fn drop_references(
     name: usize,
     of: impl Fn(&usize) -> bool,

@@ -42,7 +42,6 @@ impl fmt::Display for Verdict {
 /// The observation that an item reports, or the reason why it stopped.
 pub(super) type Outcome = Result<String, Stop>;
 
-/// The reason for the early end of an item.
 #[derive(Clone, Debug)]
 pub(super) enum Stop {
     /// The requirement is not met. The text says what was observed.
@@ -57,14 +56,12 @@ impl From<StoreError> for Stop {
     }
 }
 
-/// Ends an item because its requirement is not met.
 macro_rules! broken {
     ($($text:tt)*) => {
         return Err($crate::conformance::outcome::Stop::Broken(format!($($text)*)))
     };
 }
 
-/// Ends an item unless a condition holds.
 macro_rules! ensure {
     ($holds:expr, $($text:tt)*) => {
         if !$holds {

@@ -57,7 +57,6 @@ impl Raw {
         Ok(())
     }
 
-    /// Writes to the whole buffer and frees it.
     fn write_and_free(self) {
         // SAFETY: `examine` has found it to be malloc's, and by the contract the caller owns it.
         unsafe {
@@ -84,7 +83,6 @@ fn put(store: &Loaded, hash: &[u8], data: &[u8]) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Puts a chunk and publishes it. Returns its hash.
 fn stored(context: &Context<'_>, store: &Loaded, data: &[u8]) -> Result<Vec<u8>, Stop> {
     let hash = context.fresh(32);
     put(store, &hash, data)?;

@@ -189,7 +189,6 @@ fn atomic(context: &Context<'_>) -> Outcome {
 /// Calls `write` with 1, 2 and so on, while threads call `read` repeatedly: half of them on handles of their own, the
 /// others on the writer's. Stops after `rounds` writes if there were as many reads, and otherwise continues for a
 /// while, because a writer that finishes before any read shows nothing.
-///
 /// Returns how many times `write` was called.
 fn write_with_readers(
     context: &Context<'_>,
@@ -258,7 +257,6 @@ impl Drop for SetWhenDropped<'_> {
     }
 }
 
-/// Returns a thread's result, and resumes its panic.
 pub(super) fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     match thread.join() {
         Ok(found) => found,

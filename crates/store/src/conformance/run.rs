@@ -31,7 +31,6 @@ pub fn items() -> impl Iterator<Item = &'static Item> {
     .flatten()
 }
 
-/// Returns the items that the options select.
 pub(super) fn chosen(options: &Options) -> impl Iterator<Item = &'static Item> {
     let is_chosen = |item: &Item| options.only.iter().any(|part| item.name.contains(part.as_str()));
     items()

@@ -10,7 +10,6 @@ use object::read::{FileKind, NameOrOrdinal, Object};
 /// Names that linkers export by themselves.
 const OF_THE_LINKER: [&str; 6] = ["_init", "_fini", "_edata", "_end", "__bss_start", "__data_start"];
 
-/// Returns the names that a library exports, or why they cannot be read.
 pub(super) fn exports(path: &Path) -> Result<Vec<String>, String> {
     let file = std::fs::read(path).map_err(|error| error.to_string())?;
     match FileKind::parse(&*file) {

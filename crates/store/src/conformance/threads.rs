@@ -24,8 +24,7 @@ fn own_handles(context: &Context<'_>) -> Outcome {
     all_at_once(context, &|| context.open())
 }
 
-/// Runs threads, each of which puts chunks of its own and chunks that all of them put, reads them, and replaces a
-/// manifest of its own.
+/// Runs threads that put chunks, own and common ones, read them, and replace a manifest of their own.
 fn all_at_once(context: &Context<'_>, handle: &(dyn Fn() -> Result<Handle, Stop> + Sync)) -> Outcome {
     let (threads, rounds) = (context.options().threads, context.options().rounds);
     let shared: Vec<_> = (0..16).map(|_| context.hash(32)).collect::<Result<_, _>>()?;

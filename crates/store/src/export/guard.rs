@@ -30,7 +30,6 @@ pub(super) unsafe fn guard<P: Plugin>(
 }
 
 /// Runs `body`. Reports a refusal or a panic and returns its code as the error.
-///
 /// After a panic the backend's locks are poisoned, so the backend itself refuses later calls if needed.
 pub(super) fn guard_value<T>(
     scheme: &str,

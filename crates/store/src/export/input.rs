@@ -8,7 +8,6 @@ use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 use crate::uri::StoreUri;
 
-/// The value that a handle points to.
 pub(super) struct Opened<P> {
     /// The scheme, for messages on stderr.
     pub(super) scheme: Box<str>,
@@ -104,7 +103,6 @@ fn hash_len(len: usize) -> Result<usize, Refusal> {
     }
 }
 
-/// Tells whether one allocation can have that many bytes.
 fn addressable(bytes: usize) -> bool {
     isize::try_from(bytes).is_ok()
 }

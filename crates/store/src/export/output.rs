@@ -7,7 +7,6 @@ use std::ptr::{self, NonNull};
 use super::refusal::Refusal;
 use crate::error::StoreError;
 
-/// The caller's pointers for a buffer and its length.
 #[derive(Clone, Copy)]
 pub(super) struct Output {
     out: NonNull<*mut u8>,

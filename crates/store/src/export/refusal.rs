@@ -5,13 +5,9 @@ use std::ffi::c_int;
 use crate::abi::{ERROR, INVALID};
 use crate::error::StoreError;
 
-/// Why a call fails with a negative code and a message on stderr.
 pub(super) enum Refusal {
-    /// An argument is invalid. The text says why.
     Argument(String),
-    /// The backend returned an error.
     Store(StoreError),
-    /// The backend panicked with this message.
     Panic(String),
 }
 

@@ -34,7 +34,6 @@ pub(super) unsafe fn take(get: impl FnOnce(*mut *mut u8, *mut usize) -> c_int) -
     Ok(Bytes::from_owner(Malloced { start, len }))
 }
 
-/// A malloc'd buffer that this value owns.
 struct Malloced {
     start: NonNull<u8>,
     len: usize,

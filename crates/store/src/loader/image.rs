@@ -13,7 +13,6 @@ use object::read::elf::{FileHeader, ProgramHeader};
 
 use super::error::{ImageFault, LoadError};
 
-/// Checks whether this process could load the file.
 pub(super) fn check(path: &Path) -> Result<(), LoadError> {
     let unreadable = |source| LoadError::Io { path: path.to_owned(), source };
     let wrong = |fault| LoadError::Image { path: path.to_owned(), fault };
@@ -50,7 +49,6 @@ fn format(found: &'static str) -> ImageFault {
     ImageFault::Format { expected: if cfg!(target_vendor = "apple") { "a Mach-O file" } else { "an ELF file" }, found }
 }
 
-/// Returns the format of a file that begins with these bytes.
 fn format_of(start: &[u8]) -> &'static str {
     match start {
         [] => "empty",
@@ -106,7 +104,6 @@ fn headers<H: FileHeader<Endian = Endianness>>(cache: &ReadCache<File>) -> Resul
     Ok(())
 }
 
-/// The machine that a file is built for, from its ELF header.
 #[derive(PartialEq, Eq)]
 struct Machine {
     number: u16,

@@ -77,8 +77,7 @@ impl Loaded {
         StoreError::remote(format!("{action} of {}", self.library.path().display()), error)
     }
 
-    /// Interprets the result of a get function. A negative code means missing, unless this library has a separate code
-    /// for that.
+    /// A negative code means missing, unless this library has a separate code for that.
     fn found(&self, taken: Result<Bytes, CallError>) -> Result<Option<Bytes>, CallError> {
         match taken {
             Err(CallError::Refused { code: MISSING }) => {
@@ -91,7 +90,6 @@ impl Loaded {
         }
     }
 
-    /// Interprets the code of a function that returns 0 on success.
     fn done(&self, action: impl fmt::Display, code: c_int) -> Result<(), StoreError> {
         match code {
             0 => Ok(()),
@@ -196,7 +194,6 @@ fn unused_hash() -> ChunkHash {
     hasher.finalize().into()
 }
 
-/// Returns a manifest's name as a C string.
 fn c_string(name: &ManifestName) -> Result<CString, StoreError> {
     CString::new(name.as_str()).map_err(|_| StoreError::Name { name: name.to_string(), why: "it contains a NUL byte" })
 }

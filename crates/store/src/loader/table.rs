@@ -6,7 +6,6 @@ use crate::abi::{
     Vtable,
 };
 
-/// The functions of a valid table.
 // They are called as `extern "C"`, not as `"C-unwind"`. By the contract nothing unwinds, so a C++ exception that leaves
 // a library is a fault like a wild pointer, and Rust code cannot catch it and continue. With either ABI the process
 // aborts with "Rust cannot catch foreign exceptions". With "C-unwind", however, destructors on the way would first call

@@ -9,19 +9,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
 
-/// The fault of a toy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
     /// put_chunk returns 0 for an existing chunk.
     SecondPutStored,
-    /// put_chunk returns 1 for a missing chunk.
     FirstPutThere,
-    /// Other bytes under a hash replace the first ones.
     LastWriterWins,
-    /// A manifest is written in two halves.
     TornManifest,
-    /// A manifest is deleted before the new one is written.
     DeleteThenWrite,
     /// A shorter manifest leaves the end of the longer one.
     StaleTail,
@@ -31,9 +26,7 @@ pub(crate) enum Fault {
     CachedManifest,
     /// Names are cleaned as paths are.
     NameAsPath,
-    /// Names are cut after 255 bytes.
     NameCut,
-    /// Names are folded to lower case.
     NameFolded,
     /// `/` in names becomes `_`.
     NameReplaced,
@@ -41,39 +34,25 @@ pub(crate) enum Fault {
     NameRefused,
     /// Chunks are published by the manifest after the next.
     LateChunks,
-    /// The manifest is visible before its chunks.
     ManifestFirst,
     /// Chunks are never published to other handles.
     NeverPublished,
-    /// A handle does not see its own unpublished chunks.
     BlindToOwn,
     /// put_chunk returns 1 for a chunk that another handle has buffered, and does not publish it.
     OthersBuffer,
-    /// Only the first 32 bytes of a hash count.
     HashCut,
-    /// Hashes are treated as C strings.
     HashUntilNul,
-    /// Only hashes of 32 bytes are accepted.
     HashOnly32,
-    /// Values end at their first NUL.
     ValueUntilNul,
     /// Values of more than 64 KiB lose their end.
     LongValueCut,
-    /// Values are limited to 512 KiB, with an error.
     LongValueRefused,
-    /// Empty values are missing.
     EmptyIsMissing,
-    /// Missing values are empty.
     EmptyForMissing,
-    /// Missing values are errors.
     ErrorForMissing,
-    /// Deleting what is not there is an error.
     DeleteMissingFails,
-    /// Deleting does nothing.
     DeleteNothing,
-    /// Deleting a manifest deletes the chunks it names.
     DeleteTakesChunks,
-    /// Chunks and manifests share their keys.
     OneNamespace,
     /// A buffer is shared by all threads and not locked while it is filled.
     NotThreadSafe,
@@ -81,11 +60,8 @@ pub(crate) enum Fault {
     NotKept,
     /// prefetch_chunks makes missing chunks.
     PrefetchMakes,
-    /// A panic in get_manifest.
     Panics,
-    /// A panic in put_manifest.
     PanicsPutting,
-    /// Prefetching fails, which is allowed.
     PrefetchFails,
 }
 
@@ -93,18 +69,14 @@ pub(crate) enum Fault {
 struct Contents {
     chunks: HashMap<Vec<u8>, Vec<u8>>,
     manifests: HashMap<Vec<u8>, Vec<u8>>,
-    /// The chunks that handles have buffered.
     buffered: HashMap<Vec<u8>, usize>,
-    /// For the fault `LateChunks`.
     late: Vec<(Vec<u8>, Vec<u8>)>,
-    /// For the fault `LateManifest`.
     late_manifests: HashMap<Vec<u8>, (u32, Option<Vec<u8>>)>,
     handles: usize,
     /// For the fault `NotThreadSafe`: the number of threads that are filling the buffer.
     filling: usize,
 }
 
-/// The state that the handles of a toy share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shared(Arc<Mutex<Contents>>);
 
@@ -118,7 +90,6 @@ impl Shared {
     }
 }
 
-/// A handle of a toy.
 #[derive(Debug)]
 pub(crate) struct Toy {
     store: Shared,

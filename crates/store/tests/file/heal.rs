@@ -18,7 +18,6 @@ fn pack(root: &Path) -> PathBuf {
     packs.next().unwrap().unwrap().path()
 }
 
-/// Flips a bit of a chunk of this pack.
 fn damage(path: &Path) {
     let mut bytes = fs::read(path).unwrap();
     bytes[100] ^= 1;

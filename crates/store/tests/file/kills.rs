@@ -91,8 +91,7 @@ fn has_strace() -> bool {
 
 const BEGIN: &str = "here-begins-the-save";
 
-/// Checks that everything that the process reported as saved exists, that all existing values are intact, and that the
-/// store works.
+/// Checks that everything reported as saved exists, that all existing values are intact, and that the store works.
 fn check(root: &Path, output: &Output, why: &str) {
     let store = open(root);
     let text = String::from_utf8_lossy(&output.stdout);
@@ -149,8 +148,7 @@ fn a_process_killed_at_any_system_call_loses_nothing_that_was_saved() {
     assert!(kills > 60 && survived < kills / 4, "{kills} killed, {survived} not");
 }
 
-/// A process that completes the work of a dead one moves manifests away and back. Other processes must find them at any
-/// time.
+/// A process that completes the work of a dead one moves manifests away and back. Others must find them at any time.
 #[test]
 fn a_process_killed_while_it_finishes_what_another_one_left_hides_nothing() {
     if !has_strace() {

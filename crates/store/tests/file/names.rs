@@ -8,7 +8,6 @@ use transload_store::{ChunkHash, StoreError};
 
 use crate::saving::{Random, count, name, open};
 
-/// Returns everything in a folder, recursively.
 fn tree(folder: &Path) -> Vec<std::path::PathBuf> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {

@@ -11,7 +11,6 @@ pub(crate) fn name(text: &str) -> ManifestName {
     ManifestName::new(text).unwrap()
 }
 
-/// Chunk number `n`.
 pub(crate) fn chunk(n: u64) -> (ChunkHash, Vec<u8>) {
     let mut data = vec![0; 1000 + (n as usize * 977) % 9000];
     blake3::Hasher::new().update(&n.to_le_bytes()).finalize_xof().fill(&mut data);
@@ -52,14 +51,12 @@ pub(crate) fn intent(root: &Path, which: &str) -> PathBuf {
     root.join(format!("tmp/{}.{digits}.intent", &digits[..32]))
 }
 
-/// Checks that nothing in the store is damaged or missing.
 pub(crate) fn verify(store: &FileStore) {
     let inventory = store.inventory().unwrap();
     let mut fault = |fault| panic!("{fault:?}");
     inventory.verify(&mut |_| (), &mut fault).unwrap();
 }
 
-/// Returns the number in an environment variable, or the usual one.
 pub(crate) fn count(variable: &str, usual: u64) -> u64 {
     let text = std::env::var(variable).ok();
     text.and_then(|text| text.parse().ok()).unwrap_or(usual)

@@ -8,17 +8,14 @@ use tempfile::TempDir;
 /// Environment variables for a consumer's process. They contain settings that the plugin's URI does not.
 pub(crate) type Environment = [(&'static str, String)];
 
-/// The folder `tests/c`.
 pub(crate) fn c_sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c")
 }
 
-/// The folder of the header.
 pub(crate) fn include() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
 }
 
-/// Runs a compiler, which has to succeed without a warning.
 pub(crate) fn compile(compiler: &str, source: &str, to: &Path, flags: &[&str]) {
     let output = Command::new(compiler)
         .args(["-Wall", "-Wextra", "-Werror", "-g", "-I"])

@@ -9,7 +9,6 @@ use transload_store::loader::Library;
 use crate::build::{Environment, compile, memory_plugin, plugin};
 use crate::check::check;
 
-/// `tests/c/consumer.c`, compiled.
 struct Consumer {
     folder: TempDir,
 }
@@ -34,7 +33,6 @@ fn said(output: &Output) -> String {
     format!("{}\n{}{}", output.status, text(&output.stdout), text(&output.stderr))
 }
 
-/// Checks a plugin with the C program, which must report no failures.
 pub(crate) fn drives(library: &Path, uri: &str, environment: &Environment, version: u32) {
     let consumer = Consumer::new();
     let output = consumer.command(library, uri, environment).output().unwrap();

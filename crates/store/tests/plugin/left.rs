@@ -35,7 +35,6 @@ impl Around {
         format!("file://{}", self.folder.path().join("kv").display())
     }
 
-    /// The manifests that are in the store.
     fn manifests(&self) -> Vec<String> {
         let store = open_existing(&self.uri()).unwrap();
         let mut names = Vec::new();
@@ -70,14 +69,12 @@ impl Around {
     }
 }
 
-/// Returns the command for one test of this program in a separate process.
 fn this_program(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", test, "--nocapture"]);
     command
 }
 
-/// Selects an item that puts manifests and reads them.
 fn one() -> Options {
     Options { only: vec!["manifest-replace".into()], ..Options::quick() }
 }

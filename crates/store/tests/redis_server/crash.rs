@@ -26,10 +26,8 @@ fn manifest(save: u64) -> Vec<u8> {
     chunks(save).iter().flat_map(|data| hash(data).as_bytes().to_vec()).collect()
 }
 
-/// The results of the puts of one name.
 #[derive(Default)]
 struct Puts {
-    /// The last acknowledged put.
     done: Option<u64>,
     /// The failed puts since then. Each may have taken effect.
     failed: Vec<u64>,

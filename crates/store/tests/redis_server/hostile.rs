@@ -12,8 +12,7 @@ use transload_test_stores::{hash, name};
 /// A duration that no call exceeds unless it hangs, even on a busy machine.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// Starts a fake server. It answers the setup of each connection as Redis does, and everything after that with
-/// `answer`.
+/// Starts a fake server, which sets up each connection as Redis does and answers everything after that with `answer`.
 fn fake(answer: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -46,7 +45,6 @@ fn options() -> RedisOptions {
     RedisOptions { connect_timeout: timeout, timeout, ..RedisOptions::default() }
 }
 
-/// Checks that every call fails in bounded time, and returns the messages.
 fn all_fail(uri: &str) -> Vec<String> {
     let began = Instant::now();
     let store = RedisStore::open(&uri.parse().unwrap(), options()).unwrap();

@@ -67,7 +67,6 @@ fn a_user_is_logged_in_without_a_password_too() {
     assert!(error.contains("TRANSLOAD_REDIS_PASSWORD"), "{error}");
 }
 
-/// A certificate authority, and a server's certificate and key from it, as files.
 struct Authority {
     ca: PathBuf,
     certificate: PathBuf,

@@ -34,7 +34,6 @@ fn put(store: &S3Store, save: u64) -> Result<(), StoreError> {
     store.put_manifest(&name(&save.to_string()), &manifest(save))
 }
 
-/// Checks that these manifests and their chunks have the bytes that were put.
 fn check(store: &S3Store, names: &[ManifestName]) {
     let manifests = store.get_manifests(names).unwrap();
     for (name, got) in names.iter().zip(manifests) {

@@ -113,8 +113,7 @@ fn copies_that_a_tier_below_refuses_are_skipped() {
     assert_eq!(saved(&*below), Some(5));
 }
 
-/// If chunks could not be copied, no older manifest may stay below. It would be read once the tier above has lost its
-/// own.
+/// If chunks could not be copied, no older manifest may stay below: it would be read once the tier above lost its own.
 #[test]
 fn a_manifest_whose_copy_is_refused_is_not_read_below_in_an_older_form() {
     let (above, below) = (sound(), sound());
@@ -192,8 +191,7 @@ fn what_was_given_up_at_closing_is_pending_still() {
     }
 }
 
-/// A manifest is put again while the chunks of its first put are being copied. The tier below must never have a
-/// manifest without its chunks.
+/// A manifest is put again while the chunks of its first put are copied. It must never be below without its chunks.
 #[test]
 fn a_manifest_that_is_put_again_meanwhile_goes_with_its_own_chunks() {
     #[derive(Debug)]
@@ -255,7 +253,6 @@ fn closing_does_not_wait_for_what_is_away() {
     assert!((1..500).contains(&tried), "{tried}");
 }
 
-/// Makes each call take this many milliseconds.
 fn slowed(store: MemoryStore, millis: u64) -> Faulty<MemoryStore> {
     Faulty::new(store, Plan::new().with_time(Duration::from_millis(millis)))
 }

@@ -6,7 +6,6 @@ use transload_store::backend::file::{FileOptions, FileStore};
 use transload_store::backend::{MemoryStore, Tier, TierStore, Write};
 use transload_test_stores::{Compares, contract, quick_folder};
 
-/// A store that can be opened repeatedly.
 #[derive(Clone)]
 enum Place {
     Memory(MemoryStore),

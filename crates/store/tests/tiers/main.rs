@@ -21,13 +21,11 @@ fn copy(text: &str) -> ManifestName {
     name(&format!("transload.copy/{text}"))
 }
 
-/// Chunk number `n`.
 fn chunk(n: u64) -> (ChunkHash, Vec<u8>) {
     let data = n.to_le_bytes().repeat(50);
     (blake3::hash(&data).into(), data)
 }
 
-/// Returns a store with these two tiers.
 fn two(above: &Arc<Faulty<MemoryStore>>, below: &Arc<Faulty<MemoryStore>>, write: Write) -> TierStore {
     let tiers = vec![
         Tier::new("above", above.clone() as Arc<dyn Backend>),
@@ -40,7 +38,6 @@ fn sound() -> Arc<Faulty<MemoryStore>> {
     Arc::new(Faulty::new(MemoryStore::new(), Plan::new()))
 }
 
-/// Makes every call fail from now on.
 fn down() -> Plan {
     use Call::{DeleteManifest, GetChunk, GetManifest, PutChunk, PutManifest};
     let calls = [DeleteManifest, GetChunk, GetManifest, PutChunk, PutManifest];

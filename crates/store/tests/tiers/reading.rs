@@ -111,8 +111,7 @@ fn copies_of_manifests_become_what_the_last_tier_has() {
     assert_eq!(copies, [Some(Bytes::from_static(b"newer")), None]);
 }
 
-/// A manifest stays pending in the upper tier until it was copied. After that, a copy under another name keeps its
-/// chunks there.
+/// A manifest is pending in the upper tier until it was copied. Then a copy under another name keeps its chunks there.
 #[test]
 fn what_was_copied_later_holds_its_chunks_under_another_name() {
     let (above, below) = (sound(), sound());
@@ -196,8 +195,7 @@ fn a_manifest_that_is_being_put_is_read() {
     assert_eq!(above.get_manifest(&copy("m")).unwrap().unwrap(), "new");
 }
 
-/// Two processes use the same folders, one with later copies and one with immediate ones. A pending manifest must not
-/// be taken for a copy.
+/// Two processes use the same folders, one with later copies. A pending manifest must not be taken for a copy.
 #[test]
 fn what_is_pending_for_one_is_no_copy_of_another() {
     let (above, below) = (sound(), sound());

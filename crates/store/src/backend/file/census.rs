@@ -28,7 +28,6 @@ pub(super) struct ChunkCensus {
     pub(super) pack: usize,
     /// The offset in that pack, since a pack can hold a chunk twice.
     pub(super) offset: u64,
-    /// The number of manifests that refer to the chunk.
     pub(super) references: u32,
 }
 
@@ -49,11 +48,9 @@ pub(super) struct PackCensus {
 pub(super) struct ManifestCensus {
     pub(super) path: String,
     pub(super) modified: SystemTime,
-    /// The length of its file in bytes.
     pub(super) len: u64,
     /// Whether it is removed once it is unused for the grace period.
     pub(super) leftover: bool,
-    /// The chunks that it refers to, without duplicates.
     pub(super) chunks: Vec<u32>,
 }
 

@@ -16,22 +16,16 @@ use super::pending::create_temporary;
 use crate::backend::{CollectOptions, Collected, Progress};
 use crate::error::StoreError;
 
-/// The result of carrying out a plan.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcome {
-    /// The bytes reclaimed.
     freed: u64,
     /// Whether some packs could not be rewritten because the disk has no room for a copy.
     no_room: bool,
-    /// The number of packs that stay because a damaged chunk was found in them.
     damaged: u64,
 }
 
-/// The reason why a pack was not rewritten.
 enum Stays {
-    /// The disk has no room for a copy.
     NoRoom,
-    /// One of its chunks is damaged.
     Damaged,
     /// Another process took the room under the cap, or the pack has too many chunks.
     Otherwise,
@@ -56,7 +50,6 @@ const TRIES: usize = 4;
 const ROUNDS: usize = 2;
 
 impl FileStore {
-    /// Collects and evicts, holding the store's lock.
     pub(super) fn collect_all(
         &self,
         options: &CollectOptions,
@@ -141,7 +134,6 @@ impl FileStore {
         Err(full())
     }
 
-    /// Returns how many bytes must be removed to get below the cap.
     fn over(&self, cap: Option<u64>) -> Result<u64, StoreError> {
         match cap {
             Some(cap) => Ok(self.space.count()?.saturating_sub(cap)),
@@ -249,7 +241,6 @@ impl FileStore {
         Ok(freed.saturating_sub(len))
     }
 
-    /// Writes these chunks and their index, and flushes them. Returns the length of the file and the new entries.
     fn write_copy(&self, file: &dyn File, old: &Pack, live: &[Entry]) -> Result<(u64, Vec<Entry>), Stays> {
         let failed = || StoreError::io("rewrite a pack");
         let mut entries = Vec::with_capacity(live.len());

@@ -8,18 +8,15 @@ use crate::backend::Collected;
 use crate::backend::file::format::pack::{Entry, TRAILER, entry_len};
 use crate::hash::ChunkHash;
 
-/// The goals and limits of a collection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Aim {
     pub(super) grace: Duration,
     /// The bytes that must be removed for the collection to succeed, and the bytes that should be.
     pub(super) must: u64,
     pub(super) should: u64,
-    /// The bytes that may be written before anything is removed, if there is a cap.
     pub(super) room: Option<u64>,
 }
 
-/// The fate of a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Keep,
@@ -29,24 +26,17 @@ pub(super) enum Fate {
     Rewrite,
 }
 
-/// The actions of a collection.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// Manifests to remove.
     pub(super) manifests: Vec<usize>,
     /// The number of leftovers among them. The others are evicted.
     leftovers: u64,
-    /// The fate of each pack.
     pub(super) fates: Vec<Fate>,
     /// The packs to rewrite, in the order in which there is room for the copies.
     pub(super) rewrites: Vec<usize>,
-    /// The bytes reclaimed.
     pub(super) frees: u64,
-    /// Whether each chunk is removed.
     removed_chunks: Vec<bool>,
-    /// The bytes of each pack's file that are kept.
     kept_bytes: Vec<u64>,
-    /// The bytes that each pack's fate reclaims.
     reclaimed: Vec<u64>,
     in_grace: u64,
 }
@@ -159,7 +149,6 @@ impl Plan {
         plan
     }
 
-    /// Tells whether the plan removes nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.manifests.is_empty() && self.fates.iter().all(|fate| *fate == Fate::Keep)
     }
@@ -214,8 +203,7 @@ impl Plan {
         }
     }
 
-    /// Decides the fate of a pack after a chunk of it was removed. Rewriting is worth its cost if it reclaims half of
-    /// the file.
+    /// Rewriting is worth its cost if it reclaims half of the file.
     fn judge(&mut self, census: &Census, pack: usize) {
         let (kept_bytes, len) = (self.kept_bytes[pack], census.packs[pack].pack.len);
         let mut damaged = census.packs[pack].damaged.iter();
@@ -232,7 +220,6 @@ impl Plan {
     }
 }
 
-/// Returns the bytes that a chunk takes in a pack's file, with its index entry.
 fn cost(entry: &Entry) -> u64 {
     entry.len + entry_len(&entry.hash)
 }

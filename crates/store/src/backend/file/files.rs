@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::disk::{Disk, File, How};
 use super::paths::PackId;
 
-/// The maximum number of open packs of a handle. A process has 1,024 file descriptors by default, and may have several
-/// handles.
+/// The maximum number of open packs. A process has 1,024 file descriptors by default, and may have several handles.
 const OPEN: usize = 64;
 
 #[derive(Debug)]
@@ -31,7 +30,6 @@ impl Files {
         Self { disk, open: Mutex::default() }
     }
 
-    /// Returns the file of a pack, and opens it if needed.
     pub(super) fn get(&self, id: &PackId) -> io::Result<Arc<dyn File>> {
         {
             let mut open = self.lock();
@@ -75,7 +73,6 @@ impl Files {
         }
     }
 
-    /// Closes all files except those that `keep` accepts.
     pub(super) fn keep(&self, keep: impl Fn(&PackId) -> bool) {
         self.lock().files.retain(|id, _| keep(id));
     }

@@ -40,11 +40,9 @@ pub(super) struct Index {
     files: Files,
 }
 
-/// A published pack.
 #[derive(Debug)]
 pub(super) struct Pack {
     pub(super) id: PackId,
-    /// The length of its file in bytes.
     pub(super) len: u64,
     /// Whether its entry in its folder is known to be durable. Manifests must not rely on a pack that is not settled.
     settled: AtomicBool,
@@ -52,7 +50,6 @@ pub(super) struct Pack {
     touched: AtomicU64,
 }
 
-/// The location of a chunk's bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) pack: Arc<Pack>,
@@ -75,13 +72,11 @@ struct State {
     /// Copies that failed their checksum. Manifests must not rely on them: a chunk without another copy is stored again
     /// when it is put again.
     damaged_copies: HashSet<(PackId, ChunkHash)>,
-    /// A filter of the hashes' first [`KEY`] bytes.
     starts: Starts,
     /// The lengths of hashes that have at least [`KEY`] bytes.
     lengths: BTreeSet<usize>,
 }
 
-/// The result of reading a pack's index.
 enum Opened {
     Pack(Pack, Vec<Entry>),
     Damaged(String),
@@ -89,7 +84,6 @@ enum Opened {
 }
 
 impl Index {
-    /// Reads the indices of all packs.
     pub(super) fn open(disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
         let generation =
             open_to_lock(&*disk, paths::GENERATION).map_err(StoreError::io(format!("open {}", paths::GENERATION)))?;
@@ -104,7 +98,6 @@ impl Index {
         Ok(this)
     }
 
-    /// Returns the bytes of a published chunk, or `None`.
     pub(super) fn get(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
         self.close_gone();
         for _ in 0..TRIES {
@@ -140,7 +133,6 @@ impl Index {
         })
     }
 
-    /// Hints that chunks will be read.
     pub(super) fn will_need(&self, hashes: &[ChunkHash]) {
         for hash in hashes {
             if let Some(place) = self.places(hash).first()
@@ -173,7 +165,6 @@ impl Index {
         news && self.disk.open(&pack.id.note(hash), How::Create).is_ok()
     }
 
-    /// Returns the copies of chunks that any process found damaged.
     pub(super) fn damaged_copies(&self) -> HashSet<(PackId, ChunkHash)> {
         self.read_state().damaged_copies.clone()
     }
@@ -221,7 +212,6 @@ impl Index {
         self.write().distrusted.insert(id);
     }
 
-    /// Tells other handles that packs were added or removed.
     pub(super) fn announce(&self) -> Result<(), StoreError> {
         let announced = paths::random().and_then(|stamp| {
             let stamp = twice(u64::from_le_bytes(stamp));
@@ -298,14 +288,12 @@ impl Index {
         self.read_state().packs.values().cloned().collect()
     }
 
-    /// Returns the packs that cannot be read, with the reasons.
     pub(super) fn damaged(&self) -> Vec<(PackId, String)> {
         let damaged = &self.read_state().damaged;
         damaged.iter().map(|(id, how)| (*id, how.clone())).collect()
     }
 
-    /// Returns the packs of all chunks that a manifest refers to, in its recorded references or in its data, with all
-    /// copies.
+    /// Returns the packs of all chunks, with all copies, in a manifest's recorded references or in its data.
     pub(super) fn packs_of(&self, manifest: &Manifest<'_>) -> Vec<Arc<Pack>> {
         let state = self.read_state();
         let mut packs = HashMap::new();
@@ -328,7 +316,6 @@ impl Index {
         packs.into_values().cloned().collect()
     }
 
-    /// Returns the copies of a chunk, the preferred one first.
     pub(super) fn places(&self, hash: &ChunkHash) -> Vec<Place> {
         self.read_state().places(hash).cloned().collect()
     }
@@ -363,8 +350,7 @@ impl Index {
         }
     }
 
-    /// Returns the result for a chunk that is not in the index. It is an error if any pack cannot be read, since that
-    /// pack may hold the chunk.
+    /// A chunk that is not in the index is an error if any pack cannot be read, since that pack may hold it.
     fn missing(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
         match self.damaged().first() {
             None => Ok(None),
@@ -407,7 +393,6 @@ impl Index {
         }
     }
 
-    /// Tells whether the file `generation` is intact.
     pub(super) fn generation_is_whole(&self) -> bool {
         self.stamp().is_ok_and(|stamp| once(stamp).is_some())
     }
@@ -455,7 +440,6 @@ impl State {
         }
     }
 
-    /// Returns the copies of a chunk, the preferred one first.
     fn places(&self, hash: &ChunkHash) -> impl Iterator<Item = &Place> {
         let copies = self.copies.get(hash).into_iter().flatten();
         self.chunks.get(hash).into_iter().chain(copies)
@@ -465,7 +449,6 @@ impl State {
         !self.damaged_copies.is_empty() && self.damaged_copies.contains(&(place.pack.id, *hash))
     }
 
-    /// Removes all packs except these.
     fn remove(&mut self, found: &HashSet<PackId>) {
         self.damaged_copies.retain(|(id, _)| found.contains(id));
         let before = self.packs.len();
@@ -495,8 +478,6 @@ impl State {
     }
 }
 
-/// Reads the index of a pack's file.
-///
 /// # Errors
 /// `InvalidData` if the file has no valid index.
 fn read_index(file: &dyn File, len: u64) -> io::Result<Vec<Entry>> {

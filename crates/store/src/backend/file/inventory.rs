@@ -14,11 +14,9 @@ use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 
-/// A manifest's file and its bytes.
 type OpenManifest = (Box<dyn File>, Vec<u8>);
 
 impl FileStore {
-    /// Calls `visit` with the path of each manifest's file.
     pub(super) fn each_manifest_path(
         &self,
         progress: &mut dyn FnMut(Progress),
@@ -45,7 +43,6 @@ impl FileStore {
         Ok(())
     }
 
-    /// Reads the file of a manifest. Returns `None` if it has been removed.
     fn manifest_file(&self, path: &str) -> Result<Option<OpenManifest>, StoreError> {
         let read = self.open_manifest(path);
         match read.and_then(|file| Ok((file.read_all(format::manifest::LONGEST)?, file))) {
@@ -144,8 +141,7 @@ impl FileStore {
     }
 }
 
-/// Tells whether an error concerns this file only: it is not a regular file, belongs to another user, or is on a bad
-/// block.
+/// Tells whether an error concerns this file only: it is not a regular file, another user's, or on a bad block.
 fn is_unreadable(error: &StoreError) -> bool {
     use io::ErrorKind::{InvalidData, IsADirectory, PermissionDenied, UnexpectedEof};
     let StoreError::Io { source, .. } = error else {

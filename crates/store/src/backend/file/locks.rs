@@ -12,7 +12,6 @@ use super::disk::{Disk, File, How, Lock, open_to_lock};
 use super::paths;
 use crate::error::StoreError;
 
-/// A lock, held until it is dropped.
 #[derive(Debug)]
 #[must_use = "the lock is given back when this is dropped"]
 pub(super) struct Held {
@@ -22,7 +21,6 @@ pub(super) struct Held {
 #[derive(Clone, Debug)]
 pub(super) struct Locks {
     disk: Arc<dyn Disk>,
-    /// The longest wait for a lock.
     timeout: Duration,
 }
 
@@ -33,7 +31,6 @@ pub(super) struct Turns {
     free: Condvar,
 }
 
-/// The right to publish, until it is dropped.
 #[must_use = "the turn ends when this is dropped"]
 pub(super) struct Turn<'a>(&'a Turns);
 
@@ -61,7 +58,6 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Returns a function that converts an I/O error, including a timed-out lock.
 pub(super) fn failed(doing: &'static str, path: &str, timeout: Duration) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.to_owned();
     move |error| match error.kind() {
@@ -100,13 +96,11 @@ impl Locks {
         taken.map_err(StoreError::io("lock the store"))
     }
 
-    /// Locks the usage file, to change it.
     pub(super) fn usage(&self) -> Result<Box<dyn File>, StoreError> {
         let file = self.disk.open(paths::USAGE, How::Write);
         self.lock_usage(file)
     }
 
-    /// Locks the usage file, to read it.
     pub(super) fn usage_to_read(&self) -> Result<Box<dyn File>, StoreError> {
         self.lock_usage(open_to_lock(&*self.disk, paths::USAGE))
     }

@@ -6,7 +6,6 @@ use crate::hash::ChunkHash;
 
 /// The file that marks a folder as a store and holds the version of its layout.
 pub(super) const MARKER: &str = "kv_store_format";
-/// The marker of a store that is being created.
 pub(super) const NEW_MARKER: &str = "kv_store_format.new";
 /// The file whose content changes whenever a pack is added or removed.
 pub(super) const GENERATION: &str = "generation";
@@ -16,7 +15,6 @@ pub(super) const USAGE: &str = "usage";
 pub(super) const STORE_LOCK: &str = "store.lock";
 /// The lock held while waiting for [`STORE_LOCK`], so that neither side starves.
 pub(super) const GATE_LOCK: &str = "gate.lock";
-/// The folder of files that are being written.
 pub(super) const TEMPORARY: &str = "tmp";
 pub(super) const PACKS: &str = "packs";
 pub(super) const MANIFESTS: &str = "manifests";
@@ -33,7 +31,6 @@ const PACK_FOLDERS: u32 = 16;
 /// The number of manifest folders. A million manifests are 4,000 to a folder.
 const MANIFEST_FOLDERS: u32 = 256;
 
-/// The random name of a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct PackId([u8; 16]);
 
@@ -58,7 +55,6 @@ impl PackId {
         format!("{}/{}.{hash}.damaged", self.folder(), hex(&self.0))
     }
 
-    /// Parses the name of such a note into the pack and the chunk.
     pub(super) fn of_note(folder: &str, name: &str) -> Option<(Self, ChunkHash)> {
         let (digits, hash) = name.strip_suffix(".damaged")?.split_once('.')?;
         let id = Self(unhex(digits)?);
@@ -105,19 +101,16 @@ pub(super) fn intent(manifest: &str) -> io::Result<String> {
     temporary(&format!("{digits}.intent"))
 }
 
-/// Returns the path of the manifest that an intent's file name announces.
 pub(super) fn intended(name: &str) -> Option<String> {
     let (_, digits) = name.strip_suffix(".intent")?.split_once('.')?;
     unhex::<32>(digits)?;
     Some(format!("{MANIFESTS}/{}/{digits}", &digits[..2]))
 }
 
-/// Returns the folder of a file.
 pub(super) fn folder_of(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
-/// Returns a random, unused path in [`TEMPORARY`].
 pub(super) fn temporary(extension: &str) -> io::Result<String> {
     Ok(format!("{TEMPORARY}/{}.{extension}", hex(&random::<16>()?)))
 }

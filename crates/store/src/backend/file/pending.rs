@@ -28,7 +28,6 @@ pub(super) struct Pending {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The pack that new chunks go into.
     pack: Option<Arc<OpenPack>>,
     /// Chunks of `pack` and of the pack that is being published.
     chunks: HashMap<ChunkHash, Chunk>,
@@ -36,7 +35,6 @@ struct State {
     unrecorded: HashSet<ChunkHash>,
     /// Chunks that each thread put since its own last manifest.
     by_thread: ByThread<HashSet<ChunkHash>>,
-    /// The references of the manifest that is being published.
     publishing: HashSet<ChunkHash>,
     /// Chunks that could not be published and were not put again.
     lost: HashSet<ChunkHash>,
@@ -63,7 +61,6 @@ pub(super) struct OpenPack {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Fill {
-    /// The offset of the next chunk.
     end: u64,
     /// The bytes that the index will take.
     index: u64,
@@ -71,17 +68,14 @@ struct Fill {
     grown: u64,
     /// The offset up to which the disk was told to start writing.
     begun: u64,
-    /// The number of chunks that are being written.
     writing: usize,
     /// The pack is being published: no chunk may be added, and its file may not be extended.
     taken: bool,
 }
 
-/// The contents of one publication.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) pack: Option<Arc<OpenPack>>,
-    /// The chunks of the pack.
     pub(super) entries: Vec<Entry>,
     /// Chunks put since the last manifest, in ascending order.
     pub(super) references: Vec<ChunkHash>,
@@ -173,7 +167,6 @@ impl Pending {
         result
     }
 
-    /// Tells whether a chunk waits for publication or is being written.
     pub(super) fn has(&self, hash: &ChunkHash) -> bool {
         self.lock().chunks.contains_key(hash)
     }
@@ -218,7 +211,6 @@ impl Pending {
         self.lock().lost.iter().copied().collect()
     }
 
-    /// Takes everything that was put so far.
     pub(super) fn take(&self) -> Batch {
         let mut state = self.lock();
         let pack = state.pack.take();
@@ -240,7 +232,6 @@ impl Pending {
         Batch { pack, entries, references: ascending(&references) }
     }
 
-    /// Records that the chunks of this batch are published and in the index.
     pub(super) fn published(&self, batch: &Batch) {
         let mut state = self.lock();
         for entry in &batch.entries {
@@ -259,8 +250,7 @@ impl Pending {
         }
     }
 
-    /// Records that the manifest could not be published. The next one takes over its references, except the `gone`
-    /// chunk.
+    /// Records that the manifest was not published. The next one takes over its references, except the `gone` chunk.
     pub(super) fn not_referred(&self, gone: Option<&ChunkHash>) {
         let mut state = self.lock();
         let mut publishing = std::mem::take(&mut state.publishing);
@@ -271,7 +261,6 @@ impl Pending {
         state.by_thread.mine_mut().extend(publishing);
     }
 
-    /// Records that a manifest was published.
     pub(super) fn done(&self) {
         let mut state = self.lock();
         state.publishing.clear();
@@ -302,14 +291,12 @@ impl Pending {
 }
 
 impl State {
-    /// Adds a chunk to the references of this thread's next manifest.
     fn refer(&mut self, hash: &ChunkHash) {
         self.lost.remove(hash);
         self.unrecorded.insert(*hash);
         self.by_thread.mine_mut().insert(*hash);
     }
 
-    /// Returns the references of this thread's next manifest.
     fn wanted(&self) -> HashSet<ChunkHash> {
         let own = self.by_thread.mine().into_iter().flatten();
         self.unrecorded.iter().chain(own).copied().collect()
@@ -335,7 +322,6 @@ impl OpenPack {
         self.file.begin_flush(begun, end - begun);
     }
 
-    /// Returns the length of the data and of the whole file.
     pub(super) fn lengths(&self) -> (u64, u64) {
         let fill = self.fill();
         (fill.end, fill.grown)

@@ -13,8 +13,7 @@ use super::pending::create_temporary;
 use crate::error::StoreError;
 
 impl FileStore {
-    /// Opens a manifest's file. If it is at neither name, it may have moved back in between, so the first name is tried
-    /// again.
+    /// Opens a manifest's file. If it is at neither name, it may have moved back, so the first name is tried again.
     pub(super) fn open_manifest(&self, path: &str) -> io::Result<Box<dyn File>> {
         for name in [path, &paths::away(path)] {
             match self.disk.open(name, How::Read) {
@@ -25,7 +24,6 @@ impl FileStore {
         self.disk.open(path, How::Read)
     }
 
-    /// Moves a file to the place of a manifest.
     pub(super) fn replace(&self, from: &str, path: &str) -> Result<u64, StoreError> {
         self.space.shrink(|| {
             let before = self.length(path);
@@ -89,8 +87,7 @@ impl FileStore {
         })
     }
 
-    /// Puts an empty file in the place of a missing manifest: a hard link to an existing file, since there may be no
-    /// room for another file.
+    /// Puts an empty file in the place of a missing manifest: a hard link, since there may be no room for another file.
     fn put_none(&self, path: &str) -> Result<(), StoreError> {
         match self.disk.link(paths::STORE_LOCK, path) {
             Ok(()) => return Ok(()),

@@ -28,7 +28,6 @@ use crate::work::on_threads;
 /// the 1,024 that a process may have by default. It is small in unit tests, so that crashes and faults hit every step.
 const TOGETHER: usize = if cfg!(test) { 3 } else { 256 };
 
-/// A manifest that is written and not yet in its place.
 struct Draft {
     path: String,
     target: String,
@@ -198,7 +197,6 @@ impl FileStore {
         let _ = self.space.remove(&pack.path);
     }
 
-    /// Flushes several things in parallel.
     fn flush<T: Sync>(
         &self,
         things: &[T],
@@ -316,8 +314,7 @@ impl FileStore {
         Ok(())
     }
 
-    /// Removes a manifest if it was neither put again nor found unchanged by a put since. The name includes the
-    /// handle's prefix.
+    /// Removes a manifest (name with prefix) if it was neither put again nor found unchanged by a put since.
     pub(super) fn remove_revision(&self, name: &str, revision: &Revision) -> Result<bool, StoreError> {
         let Some(read) = revision.mark::<FileRevision>() else {
             return Ok(false);
@@ -333,8 +330,7 @@ impl FileStore {
         Ok(true)
     }
 
-    /// Updates the last-used time of the chunks that a manifest refers to, since their grace period begins when it is
-    /// removed.
+    /// Updates the last-used time of a manifest's chunks, since their grace period begins when it is removed.
     fn outdate(&self, path: &str) {
         let Ok(file) = self.open_manifest(path).and_then(|file| file.read_all(manifest::LONGEST)) else {
             return;

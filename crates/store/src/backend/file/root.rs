@@ -13,7 +13,6 @@ use super::{locks, paths};
 use crate::error::StoreError;
 use crate::folder;
 
-/// A store's root, and the rest of the opened path as a prefix of names.
 #[derive(Debug)]
 pub(super) struct Root {
     pub(super) disk: Arc<dyn Disk>,
@@ -23,10 +22,8 @@ pub(super) struct Root {
 /// The longest time that creating a store waits for another process that creates it.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The longest marker of any version, in bytes.
 const LONGEST_MARKER: u64 = 4096;
 
-/// Opens the store that contains `path`, or creates one there.
 pub(super) fn open(path: &Path, group: bool) -> Result<Root, StoreError> {
     let path = plain(path)?;
     if let Some(root) = nearest(&path)? {
@@ -43,14 +40,12 @@ pub(super) fn open(path: &Path, group: bool) -> Result<Root, StoreError> {
     nearest(&path)?.ok_or_else(|| StoreError::NotThere { place: path.display().to_string() })
 }
 
-/// Opens the store that contains `path`.
 pub(super) fn open_existing(path: &Path) -> Result<Root, StoreError> {
     let path = plain(path)?;
     nearest(&path)?.ok_or_else(|| StoreError::NotThere { place: path.display().to_string() })
 }
 
-/// Finds the nearest ancestor of `path` that is a store. The rest of the path becomes a prefix of the names of
-/// manifests.
+/// Finds the nearest ancestor of `path` that is a store. The rest of the path becomes a prefix of manifest names.
 fn nearest(path: &Path) -> Result<Option<Root>, StoreError> {
     for root in path.ancestors() {
         let marker = root.join(paths::MARKER);
@@ -79,7 +74,6 @@ fn open_disk(root: &Path, access: Access) -> Result<Arc<dyn Disk>, StoreError> {
     Ok(Arc::new(disk))
 }
 
-/// Returns the path without `.` and double `/`.
 fn plain(path: &Path) -> Result<PathBuf, StoreError> {
     if !path.is_absolute() {
         return Err(refused(path, "it is not absolute"));
@@ -99,7 +93,6 @@ fn refused(path: &Path, why: &str) -> StoreError {
 }
 
 /// Creates a store in an empty folder, unless it is one already.
-///
 /// A file that means *not ready yet* is written first and renamed to the marker last. So the next open finishes what a
 /// crash interrupted, and everything below a marker is durable.
 pub(super) fn create(disk: &dyn Disk) -> Result<(), StoreError> {
@@ -167,7 +160,6 @@ fn rewrite_entry(disk: &dyn Disk, path: &str) -> io::Result<bool> {
     }
 }
 
-/// Checks that this is a store that this program can read.
 pub(super) fn check_marker(disk: &dyn Disk) -> Result<(), StoreError> {
     let marker = disk
         .open(paths::MARKER, How::Read)

@@ -22,7 +22,6 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// Opens the accounts, and counts the files if there is a cap.
     pub(super) fn open(disk: Arc<dyn Disk>, locks: Locks, cap: Option<u64>) -> Result<Self, StoreError> {
         let this = Self { disk, locks, cap };
         if cap.is_some() {
@@ -81,7 +80,6 @@ impl Space {
         Ok(freed)
     }
 
-    /// Removes a file, which may be missing, and returns its length.
     pub(super) fn remove(&self, path: &str) -> Result<u64, StoreError> {
         self.shrink(|| {
             let removed = self.disk.stat(path).and_then(|stat| {
@@ -121,7 +119,6 @@ impl Space {
         Ok(sum)
     }
 
-    /// Tells whether the file `usage` is intact.
     pub(super) fn is_whole(&self) -> Result<bool, StoreError> {
         let accounts = self.locks.usage_to_read()?;
         Ok(self.read(&*accounts).is_some())

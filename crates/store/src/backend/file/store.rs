@@ -130,7 +130,6 @@ impl FileStore {
         Ok(store)
     }
 
-    /// Returns the store's name for the manifest that this handle calls `name`.
     pub(super) fn full_name(&self, name: &ManifestName) -> Result<String, StoreError> {
         let full = ManifestName::new(format!("{}{name}", self.prefix))?;
         Ok(full.as_str().to_owned())
@@ -182,7 +181,6 @@ impl FileStore {
     }
 }
 
-/// Returns the folder of `file:///absolute/path`.
 fn path_of(uri: &StoreUri) -> Result<&Path, StoreError> {
     if uri.scheme() != "file" || !uri.rest().starts_with('/') {
         return Err(uri.wrong("a file store is written file:///absolute/path").into());

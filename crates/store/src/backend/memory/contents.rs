@@ -16,14 +16,11 @@ use crate::name::ManifestName;
 /// The bytes counted against the cap for each value's entries in three maps and two trees.
 const OVERHEAD: u64 = 512;
 
-/// Chunks and manifests.
-///
 /// A manifest is evicted together with the chunks that only it refers to. A chunk with references is never evicted
 /// alone.
 #[derive(Clone, Debug)]
 pub(super) struct Contents {
     cap: u64,
-    /// The bytes that count against the cap.
     pub(super) used: u64,
     puts: u64,
     pub(super) evictions: u64,
@@ -35,7 +32,6 @@ pub(super) struct Contents {
     policy: Policy<Key>,
 }
 
-/// A unit of eviction.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     Chunk(ChunkHash),
@@ -54,7 +50,6 @@ pub(super) struct Chunk {
     pub(super) value: Value,
     /// The bytes are not those that were put. Reads fail, and the next put replaces them.
     pub(super) damaged: bool,
-    /// The number of manifests that refer to it.
     pub(super) references: u64,
     /// It waits for its manifest, so it may not be evicted.
     pub(super) pending: bool,
@@ -185,7 +180,6 @@ impl Contents {
         self.remove_manifest(name, false)
     }
 
-    /// Updates the last-used time.
     pub(super) fn hit(&mut self, key: &Key) {
         self.policy.hit(key);
         let used = match key {
@@ -207,7 +201,6 @@ impl Contents {
         }
     }
 
-    /// Evicts one key. Returns whether there was one that may be evicted.
     pub(super) fn evict(&mut self) -> bool {
         match self.policy.evict() {
             None => return false,
@@ -247,8 +240,7 @@ impl Contents {
         true
     }
 
-    /// Evicts until the bytes fit, as a replacement of manifest `of` if there is one. A value above the cap evicts
-    /// nothing.
+    /// Evicts until the bytes fit, in place of manifest `of` if there is one. A value above the cap evicts nothing.
     fn make_room(&mut self, bytes: u64, of: Option<&ManifestName>) -> Result<(), StoreError> {
         loop {
             let old = of.and_then(|name| self.manifests.get(name));

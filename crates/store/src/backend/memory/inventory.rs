@@ -61,8 +61,7 @@ impl Inventory for MemoryStore {
         })
     }
 
-    /// Reports values that changed since the put. A missing chunk cannot occur: chunks with references are never
-    /// evicted alone.
+    /// Reports values that changed since the put. No chunk can be missing: one with references is never evicted alone.
     fn verify(&self, progress: &mut dyn FnMut(Progress), fault: &mut dyn FnMut(Fault)) -> Result<(), StoreError> {
         let contents = self.contents().clone();
         let total = (contents.chunks.len() + contents.manifests.len()) as u64;

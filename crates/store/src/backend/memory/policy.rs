@@ -29,7 +29,6 @@ struct Entry {
     pinned: bool,
 }
 
-/// A key's position in the eviction order. Each last use is unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     weight: Weight,

@@ -29,7 +29,6 @@ pub struct MemoryStore(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     contents: Mutex<Contents>,
-    /// Tracks the chunks that the next manifest needs.
     guard: Guard,
 }
 
@@ -83,12 +82,10 @@ impl MemoryStore {
         self.contents().put_chunk(hash, value, false)
     }
 
-    /// Drops a cached chunk of another store whose bytes are wrong.
     pub(in crate::backend) fn drop_chunk(&self, hash: &ChunkHash) {
         self.contents().mark_damaged(hash);
     }
 
-    /// Returns the number of evicted values since the store was made.
     pub(in crate::backend) fn evictions(&self) -> u64 {
         self.contents().evictions
     }

@@ -10,7 +10,6 @@ use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 
-/// Chunk number `n`, of 4 KiB.
 fn chunk(n: u64) -> (ChunkHash, Vec<u8>) {
     (blake3::hash(&n.to_le_bytes()).into(), vec![n as u8; 4096])
 }
@@ -185,7 +184,6 @@ proptest! {
     }
 }
 
-/// Changes a byte of a stored chunk.
 fn spoil(store: &MemoryStore, hash: &ChunkHash) {
     let mut contents = store.contents();
     let value = &mut contents.chunks.get_mut(hash).unwrap().value;

@@ -71,7 +71,6 @@ impl fmt::Debug for RedisOptions {
     }
 }
 
-/// The server, database and prefix of a URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) tls: bool,

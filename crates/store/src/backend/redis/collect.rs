@@ -50,10 +50,8 @@ struct Run<'a> {
     collected: Collected,
 }
 
-/// The condition under which a manifest is not evicted.
 #[derive(Clone, Copy)]
 enum Unless<'a> {
-    /// The manifest was used since the collection began.
     Used,
     /// It was put again: its value no longer begins with these bytes.
     PutSince(&'a [u8]),
@@ -129,7 +127,6 @@ impl Run<'_> {
         .map_err(|failure| failure.during(format!("look at manifest {:?}", manifest.what)))
     }
 
-    /// Returns the grace period in whole seconds, rounded up.
     fn grace(&self) -> u64 {
         let seconds = self.options.grace.as_nanos().div_ceil(1_000_000_000);
         u64::try_from(seconds).unwrap_or(u64::MAX)
@@ -251,7 +248,6 @@ fn flag(set: bool) -> Vec<u8> {
     vec![if set { b'1' } else { b'0' }]
 }
 
-/// Returns the number of manifests ever put.
 fn generation(store: &RedisStore) -> Result<Vec<u8>, StoreError> {
     let failed = |failure: super::failure::Failure| failure.during("collect on redis");
     match store.pool.call(&[b"GET", keys::GENERATION.as_bytes()]).map_err(failed)? {

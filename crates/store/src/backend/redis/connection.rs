@@ -15,7 +15,6 @@ use super::address::{Address, RedisOptions};
 use super::failure::Failure;
 use super::reply::{self, Reply, unexpected};
 
-/// Opens connections to one server.
 #[derive(Debug)]
 pub(super) struct Connector {
     address: Address,
@@ -24,7 +23,6 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// Reads the certificates if the connection uses TLS.
     pub(super) fn new(address: Address, options: RedisOptions) -> Result<Self, Failure> {
         let fail = |error| Failure::from(error, options.connect_timeout);
         if address.tls {
@@ -56,7 +54,6 @@ impl Connector {
         &self.address
     }
 
-    /// Connects, logs in and selects the database.
     pub(super) fn connect(&self) -> Result<Connection, Failure> {
         let began = Instant::now();
         let limit = self.options.connect_timeout;
@@ -129,7 +126,6 @@ const SENTINEL: &str = "a Sentinel, which keeps no data; give the server that it
 /// The pause between two attempts while the server loads its data.
 const LOADING_PAUSE: Duration = Duration::from_millis(50);
 
-/// The first line of a PEM certificate.
 const PEM: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
 fn info(address: &Address, options: &RedisOptions) -> Result<ConnectionInfo, RedisError> {
@@ -153,7 +149,6 @@ fn info(address: &Address, options: &RedisOptions) -> Result<ConnectionInfo, Red
         .set_redis_settings(login))
 }
 
-/// A connection that is logged in.
 pub(super) struct Connection {
     inner: redis::Connection,
     timeout: Duration,
@@ -166,7 +161,6 @@ impl fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Starts an exchange by sending complete commands.
     pub(super) fn send(&mut self, commands: &[u8]) -> Result<(), Failure> {
         self.inner
             .set_write_timeout(Some(self.timeout))
@@ -175,12 +169,10 @@ impl Connection {
             .map_err(|error| Failure::from(error, self.timeout))
     }
 
-    /// Receives the next reply.
     pub(super) fn receive(&mut self) -> Result<Reply, Failure> {
         self.inner.recv_response().map_err(|error| Failure::from(error, self.timeout))?.try_into()
     }
 
-    /// Sends one command and receives its reply.
     pub(super) fn call(&mut self, command: &Cmd) -> Result<Reply, Failure> {
         self.send(&command.get_packed_command())?;
         match self.receive()? {
@@ -189,7 +181,6 @@ impl Connection {
         }
     }
 
-    /// Sends one command and ignores its reply.
     pub(super) fn ignore(&mut self, words: &[&[u8]]) -> Result<(), Failure> {
         match self.call(&reply::command(words)) {
             Ok(_) | Err(Failure::Refused(_)) => Ok(()),

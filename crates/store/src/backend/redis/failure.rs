@@ -12,29 +12,19 @@ pub(super) enum Failure {
     /// The connection was closed. A new one may work.
     #[error("the connection broke: {0}")]
     Broken(#[source] RedisError),
-    /// The connection could not be made.
     #[error("{0}")]
     Other(#[source] RedisError),
-    /// The server did not answer in time.
     #[error("the server did not answer within {0:?}")]
     TimedOut(Duration),
-    /// The reply is not in the protocol of Redis, or does not fit the command.
     #[error("the server answered {0}; is it a Redis server?")]
     Garbage(String),
-    /// The server understood the command and refused it.
     #[error("the server refused: {0}")]
     Refused(String),
     /// The server is of a kind that cannot hold a store: a cluster node or a Sentinel.
     #[error("it is {0}")]
     Kind(&'static str),
-    /// The certificate authorities cannot be read.
     #[error("cannot read certificates from {file}: {why}")]
-    Authorities {
-        /// The path of the file.
-        file: String,
-        /// The error of the system or the parser.
-        why: String,
-    },
+    Authorities { file: String, why: String },
 }
 
 impl Failure {
@@ -53,7 +43,6 @@ impl Failure {
         }
     }
 
-    /// Tells whether a new connection may work.
     pub(super) fn is_broken(&self) -> bool {
         matches!(self, Self::Broken(_))
     }

@@ -21,13 +21,11 @@ use crate::hash::ChunkHash;
 /// The maximum bytes that were requested and not read yet. The server buffers its replies until they are sent.
 const IN_FLIGHT: usize = 32 << 20;
 
-/// The maximum number of requested values.
 pub(super) const MOST_TOGETHER: usize = 1024;
 
 /// The number of chunks requested before any length is known: 64 chunks of 256 KiB are 16 MiB.
 const FIRST: usize = 64;
 
-/// The purpose of a read.
 #[derive(Clone, Copy)]
 enum Use {
     /// A consumer wants the value: updates its last-used time.
@@ -36,7 +34,6 @@ enum Use {
     Looking,
 }
 
-/// A stored manifest, checked and parsed.
 #[derive(Debug)]
 pub(super) struct Stored {
     /// The beginning of its value, which differs for each put.
@@ -69,7 +66,6 @@ impl Fetcher {
         self.longest.load(Ordering::Relaxed)
     }
 
-    /// Reads and checks chunks, in the order of the hashes.
     pub(super) fn chunks(&self, hashes: &[ChunkHash]) -> Result<Vec<Option<Bytes>>, StoreError> {
         self.checked_chunks(hashes, Use::Reading)
     }
@@ -103,7 +99,6 @@ impl Fetcher {
         values.collect::<Vec<_>>().into_iter().collect()
     }
 
-    /// Reads and checks manifests by their full names, in the order of the names.
     pub(super) fn manifests(&self, names: &[String]) -> Result<Vec<Option<Bytes>>, StoreError> {
         let found = self.checked_manifests(names, Use::Reading)?.into_iter();
         Ok(found.map(|found| Some(found?.recorded.data)).collect())
@@ -190,7 +185,6 @@ impl Fetcher {
     }
 }
 
-/// Returns how many values of this length may be requested at once.
 fn window(longest: usize) -> usize {
     (IN_FLIGHT / longest.max(1)).clamp(1, MOST_TOGETHER)
 }

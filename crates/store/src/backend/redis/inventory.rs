@@ -23,7 +23,6 @@ use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 
-/// The maximum bytes of values that are read together.
 const READ_BYTES: u64 = 32 << 20;
 
 impl Inventory for RedisStore {

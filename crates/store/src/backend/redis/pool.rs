@@ -33,12 +33,10 @@ impl Pool {
         Ok(())
     }
 
-    /// Returns how often a caller has waited for the server.
     pub(super) fn round_trips(&self) -> u64 {
         self.round_trips.load(Ordering::Relaxed)
     }
 
-    /// Counts one wait for the server.
     pub(super) fn count(&self) {
         self.round_trips.fetch_add(1, Ordering::Relaxed);
     }

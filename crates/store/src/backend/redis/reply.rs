@@ -11,7 +11,6 @@ pub(super) const MAX_BULK: usize = 512 << 20;
 pub(super) const NO_TOUCH: &[&[u8]] = &[b"CLIENT", b"NO-TOUCH", b"ON"];
 pub(super) const TOUCH_AGAIN: &[&[u8]] = &[b"CLIENT", b"NO-TOUCH", b"OFF"];
 
-/// Returns a command of these words.
 pub(super) fn command(words: &[&[u8]]) -> Cmd {
     let bytes = words.iter().map(|word| word.len()).sum();
     let mut command = Cmd::with_capacity(words.len(), bytes);
@@ -21,20 +20,14 @@ pub(super) fn command(words: &[&[u8]]) -> Cmd {
     command
 }
 
-/// A reply of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// A status, such as `+OK`.
     Status(String),
     /// An error, such as `-ERR ...`: the server understood the command and refused it.
     Error(String),
-    /// An integer, such as `:1`.
     Int(i64),
-    /// A string.
     Bulk(Vec<u8>),
-    /// A null reply.
     Nothing,
-    /// An array.
     Array(Vec<Reply>),
 }
 
@@ -61,7 +54,6 @@ impl TryFrom<Value> for Reply {
     }
 }
 
-/// Returns the error for a reply that does not fit the command.
 pub(super) fn unexpected(reply: &Reply) -> Failure {
     Failure::Garbage(match reply {
         Reply::Status(text) | Reply::Error(text) => {

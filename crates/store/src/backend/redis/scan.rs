@@ -22,14 +22,12 @@ pub(super) struct Found<T> {
     pub(super) known: Known,
 }
 
-/// A key's size and idle time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     /// The size that the listing requested: the length of the whole value, or its memory.
     pub(super) bytes: u64,
     /// The number of bytes in front of the consumer's bytes, if the listing requested the length.
     front: u64,
-    /// The time since the last use.
     pub(super) idle: Option<Duration>,
 }
 
@@ -38,16 +36,13 @@ impl Known {
         SystemTime::now().checked_sub(self.idle?)
     }
 
-    /// Returns the length of what the consumer put.
     pub(super) fn value_bytes(&self) -> u64 {
         self.bytes.saturating_sub(self.front)
     }
 }
 
-/// The size that a listing requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
-    /// The length of the value.
     Length,
     /// The memory that the key takes on the server. Requesting it is not a use, on any server version.
     Memory,
@@ -76,7 +71,6 @@ impl RedisStore {
         Ok(all)
     }
 
-    /// Calls `visit` for each key that begins with `start`, once.
     pub(super) fn scan(
         &self,
         start: &str,
@@ -126,7 +120,6 @@ impl RedisStore {
         }
     }
 
-    /// Returns the size and idle time of each existing key.
     fn look_at(&self, keys: &[Vec<u8>], size: Size) -> Result<Vec<Option<Known>>, Failure> {
         if keys.is_empty() {
             return Ok(Vec::new());
@@ -188,7 +181,6 @@ impl RedisStore {
     }
 }
 
-/// Parses a chunk's key without its prefix.
 pub(super) fn chunk_of(hex: &[u8]) -> Option<ChunkHash> {
     let hex = std::str::from_utf8(hex).ok()?;
     let hash: ChunkHash = hex.parse().ok()?;
@@ -196,7 +188,6 @@ pub(super) fn chunk_of(hex: &[u8]) -> Option<ChunkHash> {
     (hash.to_string() == hex).then_some(hash)
 }
 
-/// Parses a manifest's key without its prefix into the full name.
 pub(super) fn name_of(name: &[u8]) -> Option<String> {
     String::from_utf8(name.to_vec()).ok()
 }

@@ -24,7 +24,6 @@ use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 use crate::uri::StoreUri;
 
-/// The maximum bytes of manifests that one script publishes.
 const PUBLISH_BYTES: usize = 16 << 20;
 
 /// Texts in the errors of servers and of the `redis` crate for a missing or wrong password.
@@ -37,7 +36,6 @@ const LOGIN: &[&str] = &["NOAUTH", "WRONGPASS", "authentication"];
 #[derive(Debug)]
 pub struct RedisStore {
     pub(super) pool: Arc<Pool>,
-    /// The longest value with its header, in bytes.
     pub(super) longest: usize,
     // Dropped before the pool, since their threads use it.
     pub(super) writer: Writer,
@@ -83,7 +81,6 @@ impl RedisStore {
         self.pool.round_trips()
     }
 
-    /// Returns the name with this handle's prefix.
     pub(super) fn whole_name(&self, name: &ManifestName) -> String {
         format!("{}{name}", self.pool.connector().address().prefix)
     }
@@ -154,7 +151,6 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Runs a script, in one round trip.
     pub(super) fn script(&self, script: &str, keys: &[Vec<u8>], values: &[Vec<u8>]) -> Result<Reply, Failure> {
         let count = keys.len().to_string();
         let mut args = vec![&b"EVAL"[..], script.as_bytes(), count.as_bytes()];

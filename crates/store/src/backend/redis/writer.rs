@@ -71,15 +71,12 @@ impl Writer {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Returns a chunk of this handle that is not acknowledged yet.
     pub(super) fn pending(&self, hash: &ChunkHash) -> Option<Bytes> {
         let state = self.shared.state();
         state.pending.get(hash).map(|(_, data)| data.clone())
     }
 
     /// Queues a chunk. Waits while too many bytes are unacknowledged.
-    ///
-    /// # Errors
     /// Returns an error if an attempt to make room failed. The chunk was not queued; the earlier ones stay.
     pub(super) fn put(&self, hash: ChunkHash, data: Bytes) -> Result<(), StoreError> {
         let mut state = self.shared.attempt();
@@ -103,8 +100,6 @@ impl Writer {
 
     /// Waits until the server has acknowledged every chunk queued before this call, but not those that other threads
     /// queue meanwhile.
-    ///
-    /// # Errors
     /// Returns an error if that fails. The chunks stay and are sent again by the next call.
     pub(super) fn flush(&self) -> Result<(), StoreError> {
         let mut state = self.shared.attempt();
@@ -118,8 +113,7 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// Waits for the thread, which finishes at most one exchange. The library that contains its code may be unloaded
-    /// next.
+    /// Waits for the thread (at most one exchange), since the library that contains its code may be unloaded next.
     fn drop(&mut self) {
         self.shared.state().stop = true;
         self.shared.work.notify_all();
@@ -149,7 +143,6 @@ impl Shared {
         self.progress.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the thread try again after a failure.
     fn attempt(&self) -> MutexGuard<'_, State> {
         let mut state = self.state();
         if state.failure.take().is_some() {
@@ -250,7 +243,6 @@ fn exchange(
     replies.collect()
 }
 
-/// A chunk with its header, as one argument of a command.
 struct Sealed<'a>(&'a ChunkHash, &'a [u8]);
 
 impl ToRedisArgs for Sealed<'_> {

@@ -24,7 +24,6 @@ struct State {
     order: VecDeque<ChunkHash>,
 }
 
-/// The destination of a fetched chunk.
 #[derive(Debug)]
 pub(super) struct Slot {
     limit: usize,

@@ -23,7 +23,6 @@ use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 
-/// The maximum number of objects that are read or removed together.
 const TOGETHER: usize = 64;
 
 /// The maximum bytes of objects that are read together, unless a single one is longer. Redis has the same limit.
@@ -179,10 +178,8 @@ impl Inventory for S3Store {
     }
 }
 
-/// A manifest's full name and the length of its data, if they can be read.
 type Begins = Result<(String, u64), StoreError>;
 
-/// The fate of a chunk without references.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Absent,
@@ -215,7 +212,6 @@ async fn remove(
     Ok(Fate::Removed(now.size))
 }
 
-/// Tells whether an object was older than the grace period when the collection began.
 fn is_older(object: &ObjectMeta, began: SystemTime, grace: Duration) -> bool {
     // An object that was written later has a negative age, which counts as zero.
     let age = began.duration_since(object.last_modified.into());
@@ -238,7 +234,6 @@ async fn read_manifest(
     Ok(Some((name, recorded)))
 }
 
-/// Returns the name stored in a manifest's object, if it matches the key.
 fn name_in(root: &[String], path: &Path, beginning: &[u8]) -> Result<String, StoreError> {
     let body = beginning.get(HEADER..).unwrap_or_default();
     let (name, _) = keys::split_name(body)?;
@@ -345,7 +340,6 @@ impl S3Store {
         Ok(())
     }
 
-    /// Reads manifests in parallel.
     #[expect(clippy::type_complexity, reason = "each by itself may be gone or damaged")]
     fn read_manifests(
         &self,
@@ -430,7 +424,6 @@ fn stray(path: &Path, fault: &mut dyn FnMut(Fault)) {
     fault(Fault { what: format!("object {path}"), how: "its name is none that a store gives".into() });
 }
 
-/// Reports damage as a fault. Returns the value otherwise.
 fn report<T>(outcome: Result<T, StoreError>, fault: &mut dyn FnMut(Fault)) -> Result<Option<T>, StoreError> {
     match outcome {
         Err(StoreError::Damaged { what, how }) => {

@@ -7,10 +7,8 @@ use crate::backend::recorded::FIXED;
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
-/// The name of the object that marks a root.
 pub(super) const MARKER: &str = "kv_store_format";
 
-/// The content of the marker.
 pub(super) const FORMAT: &[u8] = b"transload kv_store s3 1\n";
 
 pub(super) const CHUNKS: &str = "c";
@@ -56,7 +54,6 @@ pub(super) fn is_manifest(file: &str) -> bool {
     file.starts_with("n-") || file.starts_with("h-")
 }
 
-/// Returns what precedes a manifest's record: the length of its full name, and the name.
 pub(super) fn front(whole_name: &str) -> Vec<u8> {
     // The prefix has at most 400 bytes and the name 1,024.
     let len = whole_name.len() as u16;
@@ -66,7 +63,6 @@ pub(super) fn front(whole_name: &str) -> Vec<u8> {
 /// The bytes at the beginning of an object that always include the name and the length of the references.
 pub(super) const BEGINNING: u64 = (HEADER + 2 + 400 + 1024 + FIXED) as u64;
 
-/// Returns the name in front of a manifest, and the number of bytes that it takes with its length.
 pub(super) fn split_name(stored: &[u8]) -> Result<(&str, usize), StoreError> {
     let damaged = || StoreError::Damaged { what: "a manifest".into(), how: "it does not begin with a name".into() };
     let (len, rest) = stored.split_first_chunk::<2>().ok_or_else(damaged)?;

@@ -67,11 +67,9 @@ impl Default for S3Options {
     }
 }
 
-/// The maximum length of a root's path in bytes. S3 keys have at most 1,024, and the names below a root take less than
-/// 600.
+/// The maximum length of a root's path in bytes. S3 keys have 1,024 at most, and the names below a root under 600.
 const MAX_PATH: usize = 400;
 
-/// Returns the bucket and the segments of the path.
 pub(super) fn parse(uri: &StoreUri) -> Result<(String, Vec<String>), UriError> {
     if uri.scheme() != "s3" {
         return Err(uri.wrong("its scheme is not s3"));

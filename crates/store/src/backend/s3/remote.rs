@@ -34,7 +34,6 @@ const WORKERS: usize = 2;
 /// The time limit for connecting, and for getting credentials from a metadata service.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// The advice for missing credentials.
 const NO_CREDENTIALS: &str = "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and \
      AWS_ENDPOINT_URL for a store that is not Amazon's";
 
@@ -46,7 +45,6 @@ pub(super) struct Remote {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The client that requests share.
 #[derive(Debug)]
 pub(super) struct Client {
     store: AmazonS3,
@@ -55,7 +53,6 @@ pub(super) struct Client {
     pub(super) damaged: Damaged,
 }
 
-/// Whether a conditional put has written the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Creation {
     Now,
@@ -137,7 +134,6 @@ impl Remote {
         Ok(this)
     }
 
-    /// Spawns a future without waiting.
     pub(super) fn start<F>(&self, future: F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -145,7 +141,6 @@ impl Remote {
         self.handle.spawn(future);
     }
 
-    /// Waits for a future.
     pub(super) fn wait<T, F>(&self, future: F) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -191,7 +186,6 @@ impl Drop for Remote {
     }
 }
 
-/// Returns the error for a result that never came because a task panicked.
 fn gone() -> StoreError {
     StoreError::Poisoned { why: "a task of the S3 client panicked".into() }
 }
@@ -208,14 +202,12 @@ impl Client {
         }
     }
 
-    /// Returns the metadata of an object, or `None`.
     pub(super) async fn head(&self, path: &Path) -> Result<Option<ObjectMeta>, StoreError> {
         let _permit = self.permit().await?;
         found(self.store.head(path).await).map_err(during("look for", path))
     }
 
     /// Returns the bytes of an object, or `None`.
-    ///
     /// An object longer than a part is read in parts. Each part has its own time limit and retries.
     ///
     /// # Errors
@@ -255,7 +247,6 @@ impl Client {
         Err(StoreError::remote(format!("get {path}"), "it changed each time while it was read"))
     }
 
-    /// Reads the first bytes of an object, or all of a shorter one.
     pub(super) async fn beginning(&self, path: &Path, most: u64) -> Result<Option<Bytes>, StoreError> {
         let _permit = self.permit().await?;
         let got = self.start(path, most).await;
@@ -302,7 +293,6 @@ impl Client {
         Ok(whole.into())
     }
 
-    /// Writes an object, and replaces an existing one.
     pub(super) async fn put(&self, path: &Path, parts: [Bytes; 2]) -> Result<(), StoreError> {
         let _permit = self.permit().await?;
         let len: usize = parts.iter().map(Bytes::len).sum();
@@ -366,7 +356,6 @@ impl Client {
     }
 
     /// Removes an object if it has not changed since it was listed. Returns whether it was removed.
-    ///
     /// With conditional puts switched off, a value that is put between the look-up and the removal is lost.
     pub(super) async fn delete_unchanged(&self, listed: &ObjectMeta) -> Result<bool, StoreError> {
         let path = &listed.location;
@@ -398,7 +387,6 @@ impl Client {
         found(self.store.delete(path).await).map(drop).map_err(during("delete", path))
     }
 
-    /// Lists all objects below a path.
     pub(super) async fn list(&self, below: &Path) -> Result<Vec<ObjectMeta>, StoreError> {
         use futures_util::TryStreamExt;
         let _permit = self.permit().await?;
@@ -467,7 +455,6 @@ fn is_out_of_range(error: &Error) -> bool {
     error.to_string().contains("status code: 416")
 }
 
-/// Tells whether the server's status means that it does not support the request.
 fn is_unsupported(error: &Error) -> bool {
     let text = error.to_string();
     let status = text.split_once(" status code: ").map(|(_, status)| status);

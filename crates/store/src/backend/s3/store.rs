@@ -65,7 +65,6 @@ impl S3Store {
         Ok(Self::at(remote, &path, len, options))
     }
 
-    /// Returns the store whose root is the first `len` segments of the path.
     fn at(remote: Remote, path: &[String], len: usize, options: S3Options) -> Self {
         Self {
             root: path[..len].to_vec(),
@@ -86,7 +85,6 @@ impl S3Store {
         self.remote.client.clone()
     }
 
-    /// Sends a chunk in the background.
     pub(super) fn send(&self, hash: ChunkHash, data: Bytes, how: How) {
         match how {
             How::Create => self.create(hash, data),
@@ -94,7 +92,6 @@ impl S3Store {
         }
     }
 
-    /// Writes a chunk in the background unless it exists.
     pub(super) fn create(&self, hash: ChunkHash, data: Bytes) {
         let (client, writer) = (self.client(), self.writer.clone());
         let path = keys::chunk(&self.root, &hash);
@@ -224,7 +221,6 @@ async fn get_revision(
     }
 }
 
-/// Parses a manifest's object.
 pub(super) fn open_manifest(whole_name: &str, object: Bytes) -> Result<Recorded, StoreError> {
     let seal = Seal::Manifest(whole_name.as_bytes());
     let stored = seal.open(object)?;

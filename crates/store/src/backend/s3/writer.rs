@@ -8,7 +8,6 @@ use bytes::Bytes;
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
-/// The chunks that are being sent or whose sending failed.
 #[derive(Debug)]
 pub(super) struct Writer {
     limit: usize,
@@ -27,7 +26,6 @@ struct State {
 /// The way to write a chunk. A retry uses the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
-    /// Writes it only if it does not exist.
     Create,
     /// Overwrites an existing one, to refresh its age and repair it.
     Refresh,
@@ -46,7 +44,6 @@ impl Writer {
         Self { limit, state: Mutex::default(), progress: Condvar::new() }
     }
 
-    /// Tells whether a chunk is queued already.
     pub(super) fn has(&self, hash: &ChunkHash) -> bool {
         self.state().pending.contains_key(hash)
     }
@@ -58,8 +55,6 @@ impl Writer {
 
     /// Queues a chunk, which the caller then sends. Returns `false` if it is queued already. Waits while too many bytes
     /// are unacknowledged.
-    ///
-    /// # Errors
     /// Returns an error if all queued chunks have failed, so that no room can be expected. They stay and are sent again
     /// by the next flush.
     pub(super) fn take(&self, hash: ChunkHash, data: Bytes, how: How) -> Result<bool, StoreError> {
@@ -80,7 +75,6 @@ impl Writer {
         Ok(true)
     }
 
-    /// Records the outcome of sending a chunk.
     pub(super) fn settle(&self, hash: &ChunkHash, outcome: Result<(), StoreError>) {
         let mut state = self.state();
         match outcome {
@@ -99,7 +93,6 @@ impl Writer {
         self.progress.notify_all();
     }
 
-    /// Returns the failed chunks, to be sent again.
     pub(super) fn again(&self) -> Vec<(ChunkHash, Bytes, How)> {
         let mut state = self.state();
         let failed = state.pending.iter_mut().filter_map(|(hash, pending)| {
@@ -109,7 +102,6 @@ impl Writer {
         failed.collect()
     }
 
-    /// Waits until every chunk queued before was sent.
     pub(super) fn flush(&self) -> Result<(), StoreError> {
         let mut state = self.state();
         let last = state.last;

@@ -23,11 +23,9 @@ const MOST: usize = 65_536;
 /// The number of retries of a refused copy, so that a copy that never succeeds is given up.
 const TRIES: u32 = 8;
 
-/// A queue of changes, and the thread that makes them in the tiers below.
 #[derive(Debug)]
 pub(super) struct Back {
     queue: Arc<Queue>,
-    /// Tracks the chunks that go with the next manifest.
     guard: Guard,
     thread: Option<JoinHandle<()>>,
 }
@@ -43,7 +41,6 @@ struct State {
     /// The queued names, without duplicates.
     order: VecDeque<ManifestName>,
     puts: HashMap<ManifestName, QueuedCopy>,
-    /// The manifest that is being copied.
     busy: Option<ManifestName>,
     waiting: usize,
     /// Copies that a tier refused. They are retried after another copy has succeeded.
@@ -51,14 +48,12 @@ struct State {
     closing: bool,
 }
 
-/// A manifest to copy.
 #[derive(Debug)]
 struct QueuedCopy {
     /// The chunks to copy before it.
     chunks: Vec<ChunkHash>,
     /// The digest of its bytes. If it was put again, it is copied with the chunks of the later put instead.
     digest: blake3::Hash,
-    /// The number of times that a tier has refused it.
     refusals: u32,
 }
 
@@ -79,7 +74,6 @@ impl Back {
         self.guard.put(hash);
     }
 
-    /// Queues manifests that the authority has.
     pub(super) fn put_manifests(&self, manifests: &[(ManifestName, Bytes)]) -> Result<(), StoreError> {
         let needed = self.guard.needed(manifests.iter().map(|(_, data)| &data[..]))?;
         // The first manifest takes all chunks along, so the others need none.
@@ -95,7 +89,6 @@ impl Back {
         Ok(())
     }
 
-    /// Waits while more than [`MOST`] manifests and chunks are queued.
     pub(super) fn wait_for_room(&self) {
         drop(self.queue.wait_while(|state| state.waiting > MOST));
     }

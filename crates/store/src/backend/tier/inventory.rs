@@ -10,7 +10,6 @@ use crate::error::StoreError;
 use crate::name::ManifestName;
 
 impl TierStore {
-    /// Returns the tiers that can be listed.
     fn inventories(&self) -> impl Iterator<Item = (&Tier, &dyn Inventory)> {
         let tiers = self.tiers.iter();
         tiers.filter_map(|tier| Some((tier, tier.store.inventory()?)))

@@ -6,7 +6,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::error::StoreError;
 use crate::name::ManifestName;
 
-/// The prefix of the names of copies.
 const COPY: &str = "transload.copy/";
 
 /// Returns the name under which a tier keeps a copy of a manifest. Under its own name it would count as pending, also
@@ -16,12 +15,10 @@ pub(super) fn copy_name(name: &ManifestName) -> Option<ManifestName> {
     ManifestName::new(format!("{COPY}{name}")).ok()
 }
 
-/// Tells whether a name is that of a copy.
 pub(super) fn is_copy(name: &ManifestName) -> bool {
     name.as_str().starts_with(COPY)
 }
 
-/// Refuses names of copies.
 pub(super) fn is_free(name: &ManifestName) -> Result<(), StoreError> {
     match is_copy(name) {
         false => Ok(()),

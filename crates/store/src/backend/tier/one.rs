@@ -58,17 +58,14 @@ impl Tier {
         TierStats { evictions: self.memory.as_ref().map(MemoryStore::evictions), ..lock(&self.stats).clone() }
     }
 
-    /// Tells whether the tier's contents outlive this process.
     pub(crate) fn outlives(&self) -> bool {
         self.memory.is_none()
     }
 
-    /// Adds to one of the counters.
     pub(super) fn count(&self, which: impl Fn(&mut TierStats) -> &mut u64, more: usize) {
         *which(&mut lock(&self.stats)) += more as u64;
     }
 
-    /// Counts hits and misses of a read.
     pub(super) fn answered(&self, values: &[Option<Bytes>]) {
         let mut stats = lock(&self.stats);
         for value in values {
@@ -99,7 +96,6 @@ impl Tier {
         }
     }
 
-    /// Puts manifests that another tier has. Returns whether that succeeded.
     pub(super) fn copy_manifests(&self, manifests: &[(ManifestName, Bytes)]) -> bool {
         let put = self.store.put_manifests(manifests).is_ok();
         if !put {

@@ -3,15 +3,12 @@
 use crate::size;
 use crate::uri::{StoreUri, UriError};
 
-/// A store in a tier's URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// The cap in bytes.
     pub(crate) cap: Option<u64>,
     pub(crate) uri: StoreUri,
 }
 
-/// Tells whether a scheme names tiers.
 pub(crate) fn is_tier(scheme: &str) -> bool {
     ["tier", "tier+back"].contains(&scheme)
 }

@@ -34,7 +34,6 @@ pub struct TierStore {
     pub(super) back: Option<Back>,
 }
 
-/// The revision of a manifest.
 struct Mark {
     /// Its revision in the authority, if it is pending there.
     pending: Option<Revision>,
@@ -103,7 +102,6 @@ impl TierStore {
         (self.authority..=last).filter(move |at| *at == self.authority || *at == last)
     }
 
-    /// Removes the copies of a manifest from the tiers that have them.
     fn drop_copies(&self, name: &ManifestName) {
         let Some(copy) = copy_name(name) else { return };
         let above = self.tiers[..self.tiers.len() - 1].iter();

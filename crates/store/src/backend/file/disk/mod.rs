@@ -15,15 +15,12 @@ pub(super) use real::{Access, RealDisk};
 
 use crate::error::StoreError;
 
-/// A folder with everything below it.
 pub(super) trait Disk: fmt::Debug + Send + Sync {
-    /// Opens a regular file, or a folder with [`How::Folder`].
     fn open(&self, path: &str, how: How) -> io::Result<Box<dyn File>>;
 
     /// Returns the metadata of `path`, without following a link.
     fn stat(&self, path: &str) -> io::Result<Stat>;
 
-    /// Returns the names in a folder, in no particular order.
     fn list(&self, folder: &str) -> io::Result<Vec<String>>;
 
     /// Creates a folder. An existing one is no error.
@@ -41,7 +38,6 @@ pub(super) trait Disk: fmt::Debug + Send + Sync {
     /// Gives a file a second name, which must be unused.
     fn link(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Removes a file.
     fn unlink(&self, path: &str) -> io::Result<()>;
 
     /// Returns the wall clock's time, which files carry as their last-used time.
@@ -56,7 +52,6 @@ pub(super) trait File: fmt::Debug + Send + Sync {
     /// Writes at an offset. It may write fewer bytes than passed.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
 
-    /// Truncates or extends the file.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
     /// Flushes the data and the length.
@@ -65,35 +60,26 @@ pub(super) trait File: fmt::Debug + Send + Sync {
     /// Marks the file's entry in its folder as durable, by clearing the write bits of its mode.
     fn settle(&self) -> io::Result<()>;
 
-    /// Sets the last-used time.
     fn touch(&self, when: SystemTime) -> io::Result<()>;
 
     fn stat(&self) -> io::Result<Stat>;
 
-    /// Waits for the file's lock, for this long at most.
-    ///
     /// # Errors
     /// `TimedOut` if another holder keeps it for longer.
     fn lock(&self, kind: Lock, timeout: Duration) -> io::Result<()>;
 
-    /// Takes the exclusive lock if it is free.
     fn try_lock(&self) -> io::Result<bool>;
 
     /// Hints that these bytes, just written, will be flushed soon, so that the disk may start.
     fn begin_flush(&self, offset: u64, len: u64);
 
-    /// Hints that these bytes will be read.
     fn will_need(&self, offset: u64, len: u64);
 }
 
-/// The purpose of opening a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
-    /// Opens an existing file to read it.
     Read,
-    /// Opens an existing file to read and write it.
     Write,
-    /// Creates a file to write it.
     Create,
     /// Opens an existing folder to lock it.
     Folder,
@@ -105,25 +91,17 @@ pub(super) enum Lock {
     Exclusive,
 }
 
-/// The metadata of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stat {
-    /// The length in bytes.
     pub(super) len: u64,
-    /// The last-used time.
     pub(super) modified: SystemTime,
     /// Whether the file's entry is known to be durable: see [`File::settle`].
     pub(super) settled: bool,
     pub(super) regular: bool,
-    /// Whether any folder has an entry for it.
     pub(super) linked: bool,
 }
 
 impl dyn File + '_ {
-    /// Reads exactly as many bytes as the buffer has.
-    ///
-    /// # Errors
-    /// `UnexpectedEof` if the file ends too early.
     pub(super) fn read_exact_at(&self, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.read_at(bytes, offset) {
@@ -139,7 +117,6 @@ impl dyn File + '_ {
         Ok(())
     }
 
-    /// Writes all bytes.
     pub(super) fn write_all_at(&self, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.write_at(bytes, offset) {
@@ -182,13 +159,11 @@ impl dyn File + '_ {
     }
 }
 
-/// Returns the error for a file, or a part of it, that exceeds its maximum length.
 pub(super) fn too_long(len: u64, most: u64) -> io::Error {
     let why = format!("it has {len} bytes, and {most} are the most");
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// Returns a zeroed buffer, or an error if there is no memory for it.
 fn zeroes(len: u64) -> io::Result<Vec<u8>> {
     /// Up to this size an allocation is assumed to succeed. Memory that the system zeroes need not be written.
     const SMALL: usize = 16 << 20;
@@ -208,13 +183,11 @@ fn is_unwritable(error: &io::Error) -> bool {
     is_full(error) || matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem)
 }
 
-/// Tells whether the error means that there is no space. Files can still be moved and removed.
 pub(super) fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, StorageFull};
     matches!(error.kind(), QuotaExceeded | StorageFull)
 }
 
-/// Tells whether the error means that one block of the disk cannot be read.
 pub(super) fn is_bad_block(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }

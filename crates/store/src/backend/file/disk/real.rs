@@ -15,7 +15,6 @@ use super::{Disk, File, How, Lock, Stat};
 
 const WRITE_BITS: u32 = 0o222;
 
-/// Flags for opening a folder that is not a symbolic link.
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// The pauses between two attempts at a lock. A save holds one for some milliseconds.
@@ -31,7 +30,6 @@ pub(in super::super) enum Access {
 }
 
 impl Access {
-    /// Returns the access of a store whose marker has this mode.
     pub(in super::super) fn of(marker: u32) -> Self {
         match marker & 0o020 {
             0 => Self::Owner,
@@ -70,8 +68,7 @@ impl RealDisk {
         Ok(Self { root: rustix::fs::open(root, flags, Mode::empty())?, access })
     }
 
-    /// Sets the mode of a new file, since the umask may have cleared some bits, and its group if the store is a
-    /// group's.
+    /// Sets the mode, since the umask may have cleared some bits, and the group if the store is a group's.
     fn give_mode(&self, made: impl AsFd, mode: u32) -> rustix::io::Result<()> {
         if self.access == Access::Group {
             let group = Gid::from_raw(rustix::fs::fstat(&self.root)?.st_gid);
@@ -82,7 +79,6 @@ impl RealDisk {
         rustix::fs::fchmod(&made, Mode::from_raw_mode(mode))
     }
 
-    /// Runs `call` with the folder of `path` and the last component.
     fn at<T>(&self, path: &str, call: impl FnOnce(&OwnedFd, &str) -> rustix::io::Result<T>) -> io::Result<T> {
         Ok(match path.rsplit_once('/') {
             Some((folder, name)) => call(&self.folder(folder)?, name)?,
@@ -321,7 +317,6 @@ impl File for RealFile {
 }
 
 impl RealFile {
-    /// Takes the lock if it is free.
     fn take(&self, kind: Lock) -> io::Result<bool> {
         let operation = match kind {
             Lock::Shared => FlockOperation::NonBlockingLockShared,

@@ -17,7 +17,6 @@ impl Flaw {
     }
 }
 
-/// The content of the marker file of a root.
 pub(crate) const MARKER: &[u8] = b"kv_store file, version 1\n";
 
 /// Returns the CRC-32C (Castagnoli), the checksum of all these files.
@@ -25,7 +24,6 @@ pub fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// Reads numbers and bytes off the front of a slice.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

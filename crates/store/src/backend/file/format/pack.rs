@@ -12,7 +12,6 @@ use crate::hash::ChunkHash;
 const MAGIC: [u8; 8] = *b"kvpack\r\n";
 const VERSION: u32 = 1;
 
-/// The length of a trailer in bytes.
 pub(crate) const TRAILER: usize = 40;
 
 /// The longest index of a pack, in bytes: 256 MiB, which is at least 3 million chunks. Indices are read as a whole.
@@ -46,14 +45,11 @@ pub struct Entry {
 pub(crate) struct Trailer {
     /// The length of the data, which is also the offset of the index.
     pub data_len: u64,
-    /// The length of the index in bytes.
     pub index_len: u64,
-    /// The number of chunks.
     pub entries: u32,
     checksum: u32,
 }
 
-/// Returns the length of a chunk's index entry in bytes.
 pub(in super::super) fn entry_len(hash: &ChunkHash) -> u64 {
     ENTRY + hash.as_bytes().len() as u64
 }
@@ -83,9 +79,6 @@ pub(in super::super) fn encode(data_len: u64, entries: &[Entry]) -> Option<Vec<u
 }
 
 impl Trailer {
-    /// Parses the trailer of a file of `file_len` bytes.
-    ///
-    /// # Errors
     /// Returns an error unless it is the trailer of a pack of exactly that length.
     pub(crate) fn decode(trailer: &[u8; TRAILER], file_len: u64) -> Result<Self, Flaw> {
         let mut fields = Reader(trailer);
@@ -114,9 +107,6 @@ impl Trailer {
         Ok(this)
     }
 
-    /// Parses the index that this trailer describes.
-    ///
-    /// # Errors
     /// Returns an error unless the bytes are those that were written, and every entry lies inside the data.
     pub(crate) fn decode_index(&self, index: &[u8]) -> Result<Vec<Entry>, Flaw> {
         if index.len() as u64 != self.index_len || checksum(index) != self.checksum {

@@ -23,7 +23,6 @@ fn chunk(n: u8, len: usize) -> (ChunkHash, Vec<u8>) {
     (blake3::hash(&[n]).into(), vec![n; len])
 }
 
-/// Saves chunks into one pack and a manifest for each, and removes some of these manifests.
 fn save(store: &FileStore, chunks: &[(u8, usize)], gone: &[u8]) {
     let mut batch = Vec::new();
     for &(n, len) in chunks {
@@ -40,7 +39,6 @@ fn save(store: &FileStore, chunks: &[(u8, usize)], gone: &[u8]) {
     }
 }
 
-/// Returns the pack file that contains this chunk, and the chunk's offset.
 fn lies(disk: &SimulatedDisk, n: u8) -> (String, usize) {
     let files = disk.files().into_iter();
     let mut packs = files.filter(|(path, _)| path.ends_with(".pack"));

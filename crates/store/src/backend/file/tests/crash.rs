@@ -82,7 +82,6 @@ fn dies_and_power_fails(lives: std::ops::Range<u64>, mistake: Mistake) -> (u64, 
     (points, wrong)
 }
 
-/// Checks that the disk holds the expected values, and that a new save survives the next loss of power.
 fn check(disk: &SimulatedDisk, expected: &Expected, seed: u64) -> Result<(), String> {
     let store = open(disk).map_err(|error| format!("cannot be opened: {error}"))?;
     expected.check(&store)?;
@@ -94,8 +93,7 @@ fn check(disk: &SimulatedDisk, expected: &Expected, seed: u64) -> Result<(), Str
     expected.check(&store).map_err(|how| format!("the next save: {how}"))
 }
 
-/// Does the same as [`power_fails`] and [`dies_and_power_fails`], in a store with a cap. Also returns the number of
-/// evictions.
+/// Does the same as [`power_fails`] and [`dies_and_power_fails`] with a cap. Also returns the number of evictions.
 fn power_fails_under_a_cap(lives: std::ops::Range<u64>, mistake: Mistake) -> (u64, Vec<String>, u64) {
     let (empty, mut points, mut wrong, mut evictions) = (new_store(), 0, Vec::new(), 0);
     for seed in lives {

@@ -13,7 +13,6 @@ use super::script::{Expected, chunk, collect, collect_with, name, new_store, ope
 use crate::backend::{Backend, CollectOptions};
 use crate::error::StoreError;
 
-/// The change that the process was making when it died.
 #[derive(Clone, Copy, Debug)]
 enum Last {
     Put,
@@ -24,8 +23,7 @@ enum Last {
 
 const LASTS: [Last; 4] = [Last::Put, Last::PutNew, Last::Delete, Last::Evict];
 
-/// Returns the disk after a death at each change of `last`, with the expected content. One pack on it is not needed by
-/// any manifest.
+/// Returns the disk after a death at each change of `last`. One pack on it is not needed by any manifest.
 fn deaths(last: Last) -> Vec<(SimulatedDisk, Expected)> {
     let (base, mut before) = (new_store(), Expected::default());
     let store = open(&base).unwrap();

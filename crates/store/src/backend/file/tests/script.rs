@@ -37,7 +37,6 @@ fn chunks_of(manifest: &[u8]) -> Vec<u32> {
     numbers.map(|n| u32::from_le_bytes(n.try_into().unwrap())).collect()
 }
 
-/// Returns a disk with an empty store.
 pub(super) fn new_store() -> SimulatedDisk {
     SimulatedDisk::with_store()
 }
@@ -70,7 +69,6 @@ impl Expected {
         *values = vec![newest];
     }
 
-    /// Publishes a manifest of these chunks, which have been put.
     pub(super) fn put(
         &mut self,
         store: &dyn Backend,
@@ -219,12 +217,10 @@ fn step_capped(store: &dyn Backend, expected: &mut Expected, random: &mut Random
     expected.put(store, &name, random.draw(), &chunks)
 }
 
-/// Collects without grace.
 pub(super) fn collect(store: &dyn Backend) -> Result<Collected, StoreError> {
     collect_with(store, CollectOptions::default())
 }
 
-/// Collects with these options, without grace.
 pub(super) fn collect_with(store: &dyn Backend, options: CollectOptions) -> Result<Collected, StoreError> {
     let now = CollectOptions { grace: Duration::ZERO, ..options };
     store.inventory().unwrap().collect(&now, &mut |_| ())

@@ -11,7 +11,6 @@ use super::super::paths;
 use super::script::{chunk, collect, name, new_store, open};
 use crate::backend::{Backend, ManifestEntry};
 
-/// A store with one chunk, and the folder of the pack that holds it.
 fn one_chunk(n: u32) -> (SimulatedDisk, String) {
     let disk = new_store();
     let store = open(&disk).unwrap();
@@ -58,8 +57,7 @@ fn a_pack_that_gets_another_name_is_always_found() {
     assert!(listed_between > 20, "{listed_between}");
 }
 
-/// A handle keeps a pack's file open after reading it. Once the pack was removed, the handle's next call closes it and
-/// so frees its space.
+/// A handle keeps a pack's file open. Once the pack was removed, the handle's next call closes it and so frees space.
 #[test]
 fn packs_that_are_gone_do_not_stay_open() {
     for which in 0..3 {

@@ -13,7 +13,6 @@ use crate::error::StoreError;
 const LIVES: u64 = 3;
 const STEPS: u32 = 6;
 
-/// The disk that stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dies {
     Above,
@@ -25,8 +24,7 @@ fn tiers(disks: &[SimulatedDisk; 2], write: Write) -> Result<TierStore, StoreErr
     TierStore::new(vec![tier(&disks[0])?, tier(&disks[1])?], write)
 }
 
-/// Runs until a disk stops, and checks both disks after a loss of power. Returns the number of stops tried, and the
-/// failures.
+/// Runs until a disk stops, and checks both after a loss of power. Returns the number of stops, and the failures.
 fn lives(
     write: Write,
     dies: Dies,

@@ -42,7 +42,6 @@ pub(super) struct Faults {
     pub(super) changes: u64,
     /// The fault, and the number of the call from which on it occurs.
     pub(super) trouble: Option<(u64, Trouble)>,
-    /// The number of the change at which the process dies.
     pub(super) stop: Option<u64>,
     pub(super) stopped: bool,
     /// The error of every change, if the disk is write-protected.
@@ -64,7 +63,6 @@ impl Faults {
         Self { mistake: self.mistake, ..Self::default() }
     }
 
-    /// Fails a read that includes an unreadable byte.
     pub(super) fn read(&self, inode: u64, offset: usize, len: usize) -> io::Result<()> {
         let within = |(bad, at): &(u64, usize)| *bad == inode && (offset..offset + len).contains(at);
         match self.bad.iter().any(within) {
@@ -73,12 +71,10 @@ impl Faults {
         }
     }
 
-    /// Fails a growth if the disk is full.
     pub(super) fn grow(&self) -> io::Result<()> {
         self.full.map_or(Ok(()), |errno| Err(errno.into()))
     }
 
-    /// Fails a change if the disk is write-protected.
     fn refuse(&mut self) -> io::Result<()> {
         self.protected.map_or(Ok(()), |errno| Err(errno.into()))
     }
@@ -123,7 +119,6 @@ impl World {
         self.faults.refuse()
     }
 
-    /// Counts a flush, like [`change`](Self::change).
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.change()?;
         match &mut self.faults.trouble {

@@ -10,7 +10,6 @@ const SECTOR: usize = 512;
 type Share = u64;
 
 impl World {
-    /// Puts the disk into the state after a loss of power.
     pub(super) fn lose_power(&mut self, random: &mut Random) {
         let share = random.below(5);
         let mut numbers: Vec<u64> = self.inodes.keys().copied().collect();
@@ -89,7 +88,6 @@ impl Folder {
 }
 
 impl Contents {
-    /// Makes some of the changes durable and drops the others.
     fn write_some(&mut self, share: Share, random: &mut Random) {
         for change in std::mem::take(&mut self.changes) {
             match change {

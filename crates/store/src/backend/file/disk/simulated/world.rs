@@ -56,7 +56,6 @@ pub(super) struct Contents {
     pub(super) changes: Vec<Change>,
     pub(super) settled: bool,
     pub(super) modified: SystemTime,
-    /// The number of entries in folders.
     pub(super) links: u32,
 }
 
@@ -73,7 +72,6 @@ impl World {
         world
     }
 
-    /// Returns the same files, none of them open.
     pub(super) fn copy(&self) -> Self {
         Self { faults: self.faults.copy(), open: HashMap::new(), locks: Vec::new(), ..self.clone() }
     }
@@ -137,7 +135,6 @@ impl World {
         inode
     }
 
-    /// Sets or removes an entry.
     pub(super) fn set(&mut self, path: &str, inode: Option<u64>, rename: Option<u64>) -> io::Result<()> {
         let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
         let folder = self.find(folder)?;
@@ -158,12 +155,10 @@ impl World {
         }
     }
 
-    /// Makes all changes of a file since the last flush durable.
     pub(super) fn flush_file(&mut self, inode: u64) {
         self.file_mut(inode).flush();
     }
 
-    /// Makes the changes of a folder's entries durable, like [`flush_file`](Self::flush_file).
     pub(super) fn flush_folder(&mut self, inode: u64) -> io::Result<()> {
         let lost = std::mem::take(&mut self.lost);
         let removals = self.faults.mistake != Mistake::NoRemovalFlush;
@@ -180,7 +175,6 @@ impl World {
         Ok(())
     }
 
-    /// Returns the total size of all files.
     pub(super) fn bytes(&self) -> u64 {
         let files = self.inodes.values().map(|inode| match inode {
             Inode::File(file) if file.links > 0 => file.seen.len() as u64,
