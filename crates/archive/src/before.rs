@@ -8,13 +8,11 @@ use transload_cuda::{DeviceError, Mark};
 
 use crate::{ArchiveError, Permit};
 
-/// The interval at which the permit is checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The longest wait for a mark. It exceeds any step of an engine and any lease.
 const TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// A mark that the GPU has to reach before blocks are touched.
 #[derive(Debug)]
 pub(crate) struct Before {
     mark: Mark,

@@ -33,7 +33,6 @@ impl From<DeviceMemory> for Cache {
 }
 
 impl Cache {
-    /// Converts a caller's memories of any kind.
     pub(crate) fn all(caches: &[impl Clone + Into<Self>]) -> Vec<Self> {
         caches.iter().cloned().map(Into::into).collect()
     }

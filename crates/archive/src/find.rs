@@ -11,7 +11,6 @@ use crate::{Archive, ArchiveError, Codec};
 /// A complete saved prefix and the location of its pieces. One process finds it, and every rank can use it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
-    /// The digest of its cache and model.
     cache: [u8; 32],
     codec: Codec,
     /// The roots of 1 to n token chunks. At the last one, every group can continue.
@@ -66,7 +65,6 @@ impl Found {
         Ok(())
     }
 
-    /// Returns its last root.
     pub(crate) fn last(&self) -> Option<&Root> {
         self.roots.last()
     }
@@ -117,7 +115,6 @@ impl Archive {
 
     /// Returns the roots of these numbers of token chunks (ascending), in one round trip if the store can. An
     /// unreadable root counts as missing.
-    ///
     /// The longest is requested first: stores evict what was unused for longest, and a prefix without its beginning is
     /// useless.
     pub(crate) fn roots(&self, keys: &[PrefixKey], chunks: &[usize]) -> Result<Vec<Option<Root>>, ArchiveError> {

@@ -81,14 +81,12 @@ impl Model {
         self
     }
 
-    /// Returns the digest that a cache of this model is bound to.
     pub(crate) fn digest(&self, fingerprint: &[u8; 32]) -> [u8; 32] {
         let mut hasher = Hasher::new_derive_key("transload archive 2 model");
         self.identify(&mut hasher, fingerprint);
         *hasher.finalize().as_bytes()
     }
 
-    /// Hashes everything that distinguishes its caches from others.
     fn identify(&self, hasher: &mut Hasher, fingerprint: &[u8; 32]) {
         hasher.update(fingerprint);
         text(hasher, self.name.as_bytes());

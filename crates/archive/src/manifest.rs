@@ -6,7 +6,6 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// The reason why bytes are not a valid record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unreadable(pub(crate) &'static str);
 

@@ -48,7 +48,6 @@ pub enum Sharing {
 }
 
 impl Sharing {
-    /// Returns the engine and the version that are part of the names of what is saved.
     pub(crate) fn of(self, by: &ComputedBy) -> (Option<&str>, Option<&str>) {
         match self {
             Self::Any => (None, None),

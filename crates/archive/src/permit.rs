@@ -36,7 +36,6 @@ impl Permit {
         state.is_revoked && state.copies == 0
     }
 
-    /// Runs a copy if the permission is valid.
     pub(crate) fn during<T>(&self, copy: impl FnOnce() -> Result<T, ArchiveError>) -> Result<T, ArchiveError> {
         let _under_way = UnderWay::begin(self)?;
         copy()

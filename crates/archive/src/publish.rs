@@ -20,7 +20,6 @@ pub struct Published {
     pub restorable: u64,
 }
 
-/// The pieces of all parts, by their range of tokens.
 type Spans = BTreeMap<(u64, u64), Vec<Piece>>;
 
 impl Archive {
@@ -104,7 +103,6 @@ impl Archive {
         Ok(())
     }
 
-    /// Merges the pieces of all parts.
     fn merge(&self, missing: &Missing, parts: &[Part]) -> Result<Vec<Spans>, ArchiveError> {
         let mut groups: Vec<Spans> = vec![Spans::new(); self.shape.groups.len()];
         for part in parts {
@@ -129,8 +127,7 @@ impl Archive {
 }
 
 impl GroupShape {
-    /// Returns the segments of the group in a root of `end` tokens. `None` if no snapshot was taken there, or not by
-    /// every rank.
+    /// Returns the group's segments in a root of `end` tokens. `None` if not every rank took a snapshot there.
     fn segments(&self, end: u64, spans: &Spans) -> Result<Option<Vec<Segment>>, ArchiveError> {
         let segment = |(from, to): (u64, u64)| -> Result<Segment, ArchiveError> {
             let pieces = spans.get(&(from, to)).cloned().unwrap_or_default();

@@ -19,8 +19,7 @@ pub struct RankArchive {
     pub(crate) permit: Permit,
     #[cfg(feature = "cuda")]
     before: Option<Before>,
-    /// For each group of the archive's shape: the index of the group in the deployment's document, and this rank's
-    /// share.
+    /// For each group of the archive's shape: its index in the deployment's document, and this rank's share.
     pub(crate) groups: Vec<(usize, Option<RankGroup>)>,
 }
 
@@ -69,7 +68,6 @@ impl RankArchive {
         self
     }
 
-    /// Runs a copy from or to the engine's blocks once the mark is reached, if the permit is valid.
     pub(crate) fn touch(&self, copy: impl FnOnce() -> Result<(), ArchiveError>) -> Result<(), ArchiveError> {
         #[cfg(feature = "cuda")]
         if let Some(before) = &self.before {

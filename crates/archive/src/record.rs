@@ -1,6 +1,6 @@
 //! Root manifests and part manifests.
 //!
-//! Both are [records](crate::record).
+//! Both are [records](crate::manifest).
 
 use serde::{Deserialize, Serialize};
 use transload_plan::codec::Codec;
@@ -21,9 +21,7 @@ const PART: &[u8; 8] = b"TLpart\x02\n";
 pub(crate) struct Root {
     /// The prefix's key, so that a manifest under a wrong name is detected.
     pub(crate) key: PrefixKey,
-    /// The key of the prefix that is one token chunk shorter.
     pub(crate) parent: PrefixKey,
-    /// The prefix's length in token chunks.
     pub(crate) chunks: u64,
     /// The engine that computed it, for display. The key determines which engines share it.
     pub(crate) computed_by: Option<ComputedBy>,
@@ -32,8 +30,7 @@ pub(crate) struct Root {
     pub(crate) groups: Vec<Option<Vec<Segment>>>,
 }
 
-/// Tokens `[from, to)` of one group within one token chunk. For recurrent groups, the state after `to` tokens (`from`
-/// is 0).
+/// Tokens `[from, to)` of a group within one token chunk. For recurrent groups the state after `to` (`from` is 0).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Segment {
     pub(crate) from: u64,
@@ -48,22 +45,18 @@ pub(crate) struct Piece {
     pub(crate) class: u32,
     /// The first unit (head, group of heads) of that class.
     pub(crate) unit: u64,
-    /// The number of units.
     pub(crate) units: u64,
     /// The span's first layer, as an index into the group's layers.
     pub(crate) layer: u32,
-    /// The number of layers.
     pub(crate) layers: u32,
     /// The BLAKE3-256 of the bytes, which is also the store chunk's hash.
     pub(crate) hash: [u8; 32],
 }
 
-/// The pieces that one rank saved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PartRecord {
     /// The save that they belong to: [`Missing::save`](crate::save::Missing).
     pub(crate) save: [u8; 32],
-    /// For each group, its segments.
     pub(crate) groups: Vec<Vec<Segment>>,
 }
 
@@ -75,7 +68,6 @@ impl Root {
         }
     }
 
-    /// Parses a root of an archive with this codec.
     pub(crate) fn decode(codec: Codec, bytes: &[u8]) -> Result<Self, Unreadable> {
         match Self::decode_any(bytes)? {
             (of, root) if of == codec => Ok(root),
@@ -83,7 +75,6 @@ impl Root {
         }
     }
 
-    /// Parses a root. Returns the codec of its pieces too.
     pub(crate) fn decode_any(bytes: &[u8]) -> Result<(Codec, Self), Unreadable> {
         if !bytes.starts_with(ENCODED_ROOT) {
             return Ok((Codec::Exact, decode(ROOT, bytes)?));
@@ -168,7 +159,6 @@ impl PartRecord {
         decode(PART, bytes)
     }
 
-    /// Checks that every piece exists in this cache.
     pub(crate) fn check(&self, shape: &Shape) -> Result<(), Unreadable> {
         if self.groups.len() != shape.groups.len() {
             return Err(Unreadable("it does not have the groups of this cache"));

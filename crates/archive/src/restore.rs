@@ -32,7 +32,6 @@ struct Item<'a> {
     group: usize,
     root: &'a Root,
     segment: &'a Segment,
-    /// The segment's tokens to restore.
     wanted: Span,
 }
 
@@ -127,8 +126,7 @@ impl RankArchive {
         Ok(self.archive.store.prefetch_chunks(&hashes)?)
     }
 
-    /// Checks that every block to be written exists and is unique. The spans are bound one at a time later, on several
-    /// threads.
+    /// Checks that every block to be written exists and is unique. Spans are bound later, on several threads.
     fn check_tables(&self, items: &[Item<'_>], tables: &Tables) -> Result<(), ArchiveError> {
         for (index, (position, held)) in self.groups.iter().enumerate() {
             let Some(held) = held else { continue };
@@ -142,7 +140,6 @@ impl RankArchive {
         Ok(())
     }
 
-    /// Reads the pieces of a segment that this rank shares, and writes its share into a staging block.
     fn fetch(&self, held: &RankGroup, item: &Item<'_>, block: &Memory) -> Result<(u64, u64), ArchiveError> {
         let span = item.segment.span();
         let shared = |piece: &&Piece| held.share(piece).is_some();
@@ -242,7 +239,6 @@ impl Segment {
 }
 
 impl RankGroup {
-    /// Returns the length of a piece of these tokens in memory.
     pub(crate) fn piece_bytes(&self, piece: &Piece, span: Span) -> u64 {
         self.unit_bytes(piece.class as usize, piece.layers, span) * piece.units
     }

@@ -41,7 +41,6 @@ impl SaveRequest {
 /// same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// The digest of the archive's cache and model.
     cache: [u8; 32],
     /// A random id of this save, so that parts of two saves are never combined.
     pub(crate) save: [u8; 32],
@@ -153,14 +152,12 @@ impl Archive {
     }
 }
 
-/// A span of one group to save.
 #[derive(Debug)]
 pub(crate) struct Item {
     pub(crate) group: usize,
     pub(crate) span: Span,
 }
 
-/// A piece that is not in the store yet.
 #[derive(Debug)]
 pub(crate) struct Raw {
     class: u32,
@@ -189,7 +186,6 @@ impl Archive {
         Ok((piece, new))
     }
 
-    /// Publishes a part manifest of what one rank has saved.
     pub(crate) fn put_part(
         &self,
         save: [u8; 32],
@@ -245,7 +241,6 @@ impl RankArchive {
         self.archive.put_part(missing.save, self.groups.len(), &items, saved)
     }
 
-    /// Returns the spans of which this rank has to save a share.
     pub(crate) fn items(
         &self,
         missing: &Missing,
@@ -278,7 +273,6 @@ impl RankArchive {
         Ok(items)
     }
 
-    /// Copies the pieces of a span that this rank saves out of the engine's blocks.
     pub(crate) fn gather(
         &self,
         held: &RankGroup,
@@ -303,7 +297,6 @@ impl RankArchive {
         Ok(pieces)
     }
 
-    /// Divides a rank's units into the bundles of pieces.
     fn bundles(&self, group: usize, class: usize, units: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let bundle = self.archive.shape.groups[group].classes[class].bundle;
         let mut start = units.start;
@@ -317,13 +310,11 @@ impl RankArchive {
     }
 }
 
-/// Returns the name of a part manifest.
 pub(crate) fn part_name(part: &[u8]) -> ManifestName {
     let name = format!("{NAMES}part/{}", blake3::hash(part).to_hex());
     ManifestName::new(name).expect("89 characters of ASCII")
 }
 
-/// Returns the spans that a group has to save for a prefix of this many token chunks.
 fn spans_of(
     shape: &GroupShape,
     held: &RankGroup,

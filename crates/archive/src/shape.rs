@@ -14,7 +14,6 @@ pub(crate) struct Shape {
     pub(crate) groups: Vec<GroupShape>,
 }
 
-/// A group of a [`Shape`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GroupShape {
     pub(crate) name: String,
@@ -33,18 +32,14 @@ pub(crate) struct Class {
     pub(crate) units: u64,
     /// The number of units in a piece. A rank may hold fewer.
     pub(crate) bundle: u64,
-    /// Pairs (spec, component), in document order.
     pub(crate) members: Vec<(usize, usize)>,
 }
 
-/// The part of a group's cache that a request needs to continue at a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Growth {
-    /// Everything from the first token on.
     All,
     /// The last tokens only (a sliding window, or a chunk of attention). The engine may not keep more.
     Window,
-    /// One state of exactly that position.
     Recurrent,
 }
 
@@ -125,13 +120,11 @@ impl Shape {
 }
 
 impl GroupShape {
-    /// Returns the tokens that the group needs for a request to continue at position `end`.
     pub(crate) fn needed(&self, end: u64) -> std::ops::Range<u64> {
         let from = self.specs.iter().map(|spec| spec.first_token_needed(0, end));
         from.min().unwrap_or(0).min(end)..end
     }
 
-    /// Tells whether the group's window can be at least as long as a token chunk.
     pub(crate) fn is_longer_than_a_chunk(&self) -> bool {
         let end = 1 << 32;
         self.needed(end).start + TOKEN_CHUNK <= end

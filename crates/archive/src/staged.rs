@@ -63,7 +63,6 @@ pub struct Staged {
     save: [u8; 32],
     groups: usize,
     items: Vec<Item>,
-    /// The pieces of each item.
     pieces: Vec<Vec<(Raw, Taken)>>,
 }
 

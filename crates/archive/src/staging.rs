@@ -19,7 +19,6 @@ use crate::key::TOKEN_CHUNK;
 use crate::record::Piece;
 use crate::shape::{GroupShape, Growth};
 
-/// A group on one rank of a deployment.
 #[derive(Clone, Debug)]
 pub(crate) struct RankGroup {
     engine: Deployment,
@@ -28,15 +27,12 @@ pub(crate) struct RankGroup {
     recurrent: bool,
     /// The layers that this rank holds, as indices into the group's layers.
     pub(crate) layers: Range<u32>,
-    /// One entry for each class of the group.
     pub(crate) classes: Vec<RankClass>,
     bytes: usize,
 }
 
-/// A class of a group on one rank.
 #[derive(Clone, Debug)]
 pub(crate) struct RankClass {
-    /// The units that this rank holds.
     pub(crate) units: Range<u64>,
     /// Whether this rank is the first of those that hold these units. The first one saves them.
     pub(crate) first: bool,
@@ -122,12 +118,10 @@ impl RankGroup {
         }))
     }
 
-    /// Allocates memory for one token chunk of the group in the archive's layout.
     pub(crate) fn staging(&self) -> Result<Memory, ArchiveError> {
         Ok(Memory::allocate(&[self.bytes])?)
     }
 
-    /// Copies a span of the engine's blocks into a staging block.
     pub(crate) fn gather(
         &self,
         span: Span,
@@ -139,7 +133,6 @@ impl RankGroup {
         run(&plan, tables, cache, &staging.clone().into())
     }
 
-    /// Copies a span of a staging block into the engine's blocks.
     pub(crate) fn scatter(
         &self,
         span: Span,
@@ -151,7 +144,6 @@ impl RankGroup {
         run(&plan, tables, &staging.clone().into(), cache)
     }
 
-    /// Tells whether the engine's table has a block for every token of the span.
     pub(crate) fn has(&self, span: Span, table: &BlockTable) -> Result<bool, ArchiveError> {
         let plan = self.plan(&self.engine, &self.archive, span)?;
         let BlockTable::List(blocks) = table else {
@@ -173,7 +165,6 @@ impl RankGroup {
         Ok(())
     }
 
-    /// Returns the bytes of one unit of a class over this many layers.
     pub(crate) fn unit_bytes(&self, class: usize, layers: u32, span: Span) -> u64 {
         let members = self.classes[class].members.iter();
         let layer = members.map(|member| {
@@ -231,7 +222,6 @@ impl RankGroup {
         Ok(())
     }
 
-    /// Returns the units and layers of a piece that this rank holds too.
     pub(crate) fn share(&self, piece: &Piece) -> Option<(Range<u64>, Range<u32>)> {
         let own = &self.classes[piece.class as usize].units;
         let units = piece.unit.max(own.start)..(piece.unit + piece.units).min(own.end);
@@ -269,7 +259,6 @@ impl RankGroup {
         Ok(Plan::compile_route(src, dst, &request, self.rank, self.rank)?)
     }
 
-    /// Returns a table in which the staging block is that of the span's token chunk.
     fn staging_table(&self, span: Span) -> Tables {
         let chunk = if self.recurrent { 0 } else { (span.to - 1) / TOKEN_CHUNK };
         let mut blocks = vec![BlockTable::NONE; chunk as usize];
@@ -380,7 +369,6 @@ fn content_bytes(view: &ComponentView) -> u64 {
     view.view.dims.iter().filter(is_content).map(|dim| dim.extent).product()
 }
 
-/// Tells whether the content of a state is contiguous and row-major.
 fn dense(view: &ComponentView) -> bool {
     let content: Vec<&Dim> = view.view.dims.iter().filter(is_content).collect();
     let mut expected = 1;

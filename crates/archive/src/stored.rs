@@ -11,7 +11,6 @@ use crate::record::Piece;
 use crate::staging::{Member, RankGroup, Span};
 
 impl RankGroup {
-    /// Returns the stored form of a piece.
     pub(crate) fn encode(&self, codec: Codec, class: usize, span: Span, raw: Vec<u8>) -> Vec<u8> {
         let members = &self.classes[class].members;
         if !members.iter().any(|member| member.is_encoded(codec)) {
@@ -33,7 +32,6 @@ impl RankGroup {
         codes
     }
 
-    /// Returns the bytes of a stored piece, or `None` if `data` is not a valid stored form.
     pub(crate) fn decode<'a>(&self, codec: Codec, piece: &Piece, span: Span, data: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         let members = &self.classes[piece.class as usize].members;
         let bytes = usize::try_from(self.piece_bytes(piece, span)).ok()?;
@@ -73,7 +71,6 @@ impl Member {
         !codec.is_exact() && self.rows.is_some()
     }
 
-    /// Returns the bytes of a span's states, in one layer of one unit.
     fn bytes(&self, span: Span) -> usize {
         let (first, end) = self.states(span);
         ((end - first) * self.state) as usize

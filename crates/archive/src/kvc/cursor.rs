@@ -35,7 +35,6 @@ impl fmt::Debug for Tokens<'_> {
     }
 }
 
-/// A position in the bytes.
 pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -54,7 +53,6 @@ impl<'a> Cursor<'a> {
         self.at == self.bytes.len()
     }
 
-    /// Takes the next `len` bytes. Returns `None`, without advancing, if there are fewer.
     pub(super) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let taken = self.bytes.get(self.at..)?.get(..len)?;
         self.at += len;
@@ -73,7 +71,6 @@ impl<'a> Cursor<'a> {
         self.array().map(|bytes| u32::from_le_bytes(*bytes))
     }
 
-    /// Takes a length of four bytes and that many bytes.
     pub(super) fn prefixed(&mut self) -> Option<&'a [u8]> {
         let len = self.u32()?;
         self.take(len.try_into().ok()?)

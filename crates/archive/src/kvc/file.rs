@@ -11,7 +11,6 @@ use super::parse::{FIXED, Info, PayloadSum};
 /// The bytes of one read while a payload is summed. More is no faster (CRC32C of 1 MiB takes 0.05 ms).
 const PIECE: usize = 1 << 20;
 
-/// The offset of hit_count.
 const HIT_COUNT: u64 = 12;
 
 /// The part of a file in front of its payload.

@@ -83,7 +83,6 @@ pub enum FolderError {
     },
 }
 
-/// A counter that makes the names of this process's temporary files unique.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl Folder {

@@ -10,7 +10,6 @@ use super::key::CacheKey;
 use super::names::{FingerprintMode, QuantType, SaveReason};
 use super::tlv::{self, Fields};
 
-/// The bytes of header and trailer, with which every file begins.
 pub(super) const FIXED: usize = 72;
 const HEADER: usize = 48;
 
@@ -230,7 +229,6 @@ impl fmt::Debug for PayloadSum {
     }
 }
 
-/// Takes the prompt or the TLV section.
 fn section<'a>(from: &mut Cursor<'a>, name: &'static str, file_len: u64) -> Result<&'a [u8], KvcError> {
     let at = from.at() as u64;
     let bad = |len: Option<u32>, from: u64| KvcError::BadLengthPrefixedSection {

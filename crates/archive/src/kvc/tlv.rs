@@ -29,7 +29,6 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Parses the records of a section that begins at byte `start` of the file.
     pub(super) fn read(section: &'a [u8], start: usize) -> Result<Self, KvcError> {
         let mut fields = Self::default();
         let mut records = Cursor::new(section);
@@ -66,7 +65,6 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Keeps the earlier value if there is no new one.
 fn set<T>(field: &mut Option<T>, value: Option<T>) {
     if value.is_some() {
         *field = value;

@@ -1,12 +1,10 @@
 //! Constants of the format of states and session files.
 
-/// The first number of a state. It changes with the format.
 pub(super) const MAGIC: u32 = 0xaf14_3cd8;
 
 /// The first number of a session file: `ggsq`.
 pub(super) const SESSION_MAGIC: u32 = 0x6767_7371;
 
-/// The version of session files.
 pub(super) const SESSION_VERSION: u32 = 3;
 
 /// The bytes of a state in front of its streams.

@@ -160,7 +160,6 @@ impl States {
 }
 
 impl Rows {
-    /// Returns the layout of rows in a state of this many cells for the context that restores.
     fn layout(&self, cells: usize) -> RowLayout {
         // Streams, cells, each cell, transposition, layers.
         let at = HEAD + 4 + 4 + 12 * cells + 4 + 4;
@@ -169,13 +168,11 @@ impl Rows {
 }
 
 impl Shape {
-    /// Returns the offset after the last layer.
     fn end(&self, layout: &RowLayout) -> usize {
         let layers = self.rows.len() * LAYER_HEAD;
         layout.at + layers + self.cell_bytes() as usize * layout.cells
     }
 
-    /// Writes everything except the rows of a state.
     fn write_heads(&self, layout: &RowLayout, state: &mut [u8]) {
         let cells = layout.cells as u32;
         let mut head = vec![MAGIC, 0, 1, cells];
@@ -198,7 +195,6 @@ impl Shape {
     }
 }
 
-/// Returns how many tokens an object has after its whole token chunks.
 fn cells(info: &Info) -> usize {
     info.meta.len() / 4
 }

@@ -17,11 +17,9 @@ use super::LlamaError;
 use super::format::MAGIC;
 use super::shape::{Rows, Shape};
 
-/// A cell of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cell {
     pub(super) position: i32,
-    /// The number of sequences that it belongs to.
     pub(super) sequences: u32,
 }
 
@@ -31,9 +29,7 @@ pub(super) struct State {
     pub(super) cells: Vec<Cell>,
     pub(super) transposed: bool,
     pub(super) shape: Shape,
-    /// The offset of the first layer.
     pub(super) layers_at: usize,
-    /// The offset after the last layer.
     pub(super) end: usize,
 }
 
@@ -49,7 +45,6 @@ impl State {
         }
     }
 
-    /// Parses one cache, which begins with the number of its streams.
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, LlamaError> {
         streams(reader)?;
         let cells = cells(reader)?;
@@ -130,7 +125,6 @@ fn is_recurrent(bytes: &[u8], cells: &[Cell]) -> bool {
     bytes.starts_with(head.as_flattened())
 }
 
-/// A sequential reader.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     pub(super) bytes: &'a [u8],
@@ -152,7 +146,6 @@ impl<'a> Reader<'a> {
         Ok(u32::from_le_bytes(bytes.try_into().expect("four bytes")))
     }
 
-    /// Reads the header and the rows of one side of a layer.
     fn rows(&mut self, side: &'static str, layer: usize, cells: usize, transposed: bool) -> Result<Rows, LlamaError> {
         let kind = self.u32("the type of a layer")?.cast_signed();
         let (low, high) = (self.u32("the rows of a layer")?, self.u32("the rows of a layer")?);

@@ -128,7 +128,6 @@ impl States {
     }
 }
 
-/// A slot for an object, and the tokens after the slot's whole token chunks.
 struct Slot {
     key: ObjectKey,
     meta: Vec<u8>,
@@ -155,7 +154,6 @@ fn slot(there: &[Option<Info>], after_chunks: &[u8], prompt: Option<&[u8]>) -> u
 }
 
 impl State {
-    /// Returns the cell of each position.
     fn cells_by_position(&self, tokens: usize) -> Result<BlockTable, LlamaError> {
         let cells = self.cells.len();
         if cells != tokens {
@@ -180,12 +178,10 @@ impl State {
     }
 }
 
-/// Encodes tokens as the meta of an object.
 pub(super) fn meta(tokens: &[u32]) -> Vec<u8> {
     tokens.iter().flat_map(|token| token.to_le_bytes()).collect()
 }
 
-/// Returns the block table of dense rows that follow `whole` tokens.
 pub(super) fn behind_table(whole: usize, after_chunks: usize) -> BlockTable {
     let mut table = vec![BlockTable::NONE; whole];
     table.extend(0..after_chunks as u32);

@@ -26,7 +26,6 @@ pub(super) struct Rows {
     pub(super) bytes: u64,
 }
 
-/// The rows of all layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) layers: usize,
@@ -34,15 +33,12 @@ pub(super) struct Shape {
     pub(super) rows: Vec<Rows>,
 }
 
-/// The layout of all layers' rows in a run of bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowLayout {
     pub(super) cells: usize,
-    /// Whether values are transposed.
     pub(super) transposed: bool,
     /// The offset of the first layer.
     pub(super) at: usize,
-    /// The bytes in front of each layer's rows.
     pub(super) head: usize,
 }
 
@@ -61,7 +57,6 @@ impl Rows {
         }
     }
 
-    /// Returns the name of the type, or its number in llama.cpp.
     pub(super) fn type_name(&self) -> String {
         let name = match self.kind {
             2 => "q4_0",
@@ -86,7 +81,6 @@ impl Rows {
 }
 
 impl Shape {
-    /// Returns the bytes of one cell over all layers.
     pub(super) fn cell_bytes(&self) -> u64 {
         self.rows.iter().map(|rows| rows.bytes).sum()
     }
@@ -103,7 +97,6 @@ impl Shape {
         groups
     }
 
-    /// Describes rows of this layout as a deployment.
     pub(super) fn deployment(&self, layout: &RowLayout) -> Result<Deployment, LlamaError> {
         let groups = self.groups().into_iter().map(|(name, members)| {
             let values = members[0] >= self.layers;
@@ -166,7 +159,6 @@ impl Shape {
         work(&memories.collect::<Result<Vec<_>, _>>()?)
     }
 
-    /// Copies the rows of some tokens.
     pub(super) fn copy(
         &self,
         tokens: std::ops::Range<usize>,
@@ -193,7 +185,6 @@ impl RowLayout {
         Self { cells, transposed: false, at: 0, head: 0 }
     }
 
-    /// Returns the layout in a state whose first layer begins at `at`.
     pub(super) fn in_state(cells: usize, transposed: bool, at: usize) -> Self {
         Self { cells, transposed, at, head: LAYER_HEAD }
     }

@@ -10,7 +10,6 @@ use super::shape::{RowLayout, Shape};
 use crate::objects::Objects;
 use crate::{Archive, Model, PrefixKey, Prompt, TOKEN_CHUNK};
 
-/// The tokens of a token chunk.
 pub(super) const CHUNK: usize = TOKEN_CHUNK as usize;
 
 /// The namespace of objects that hold rests and whole states.
@@ -43,7 +42,6 @@ pub(super) enum Kind {
 pub(super) struct Rows {
     pub(super) archive: Archive,
     pub(super) shape: Shape,
-    /// Whether restored states have transposed values.
     pub(super) transposed: bool,
 }
 
@@ -93,7 +91,6 @@ impl States {
 /// The key of an object: that of a prefix, and the number of a slot.
 pub(super) type ObjectKey = [u8; 33];
 
-/// Returns the keys of all slots of these prefixes, one prefix after another.
 pub(super) fn slots(prefixes: &[PrefixKey]) -> Vec<ObjectKey> {
     let key = |PrefixKey(prefix): &PrefixKey, slot| {
         let mut key: ObjectKey = [slot; 33];
@@ -104,7 +101,6 @@ pub(super) fn slots(prefixes: &[PrefixKey]) -> Vec<ObjectKey> {
     keys.flat_map(|prefix| (0..SLOTS as u8).map(move |slot| key(prefix, slot))).collect()
 }
 
-/// Converts keys to the slices that `Objects` takes.
 pub(super) fn names<'a>(keys: impl IntoIterator<Item = &'a ObjectKey>) -> Vec<&'a [u8]> {
     keys.into_iter().map(|key| &key[..]).collect()
 }

@@ -18,16 +18,13 @@ pub struct Target<'a, 'p> {
     pub parts: &'a mut [PartMut<'p>],
 }
 
-/// A piece to read.
 #[derive(Debug)]
 struct Piece<'a> {
-    /// The index of its object in the batch.
     object: usize,
     hash: ChunkHash,
     parts: Vec<PartMut<'a>>,
 }
 
-/// A piece that cannot be read: its hash and its expected length.
 type Broken = (ChunkHash, u64);
 
 /// The bytes of pieces that one thread requests from a store at once: enough to hide a network's round trip, and little

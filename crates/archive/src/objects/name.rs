@@ -10,13 +10,11 @@ pub const LONGEST_NAME: usize = 4096;
 
 const CONTEXT: &str = "transload.objects/1 name";
 
-/// Tells whether these bytes can be a key or a namespace.
 pub(super) fn is_name(name: &[u8]) -> bool {
     (1..=LONGEST_NAME).contains(&name.len())
 }
 
-/// Returns the prefix of the names of a namespace's manifests. Two namespaces can share it only through a deliberate
-/// collision.
+/// Returns the prefix of the names of a namespace's manifests. Two share it only through a deliberate collision.
 pub(super) fn beginning(namespace: &[u8]) -> String {
     let digest = blake3::hash(namespace).to_hex();
     format!("{NAMES}{}/", &digest[..32])

@@ -72,7 +72,6 @@ impl Objects {
         Ok(())
     }
 
-    /// Returns the names of these keys' manifests.
     pub(super) fn names(&self, keys: &[&[u8]]) -> Result<Vec<ManifestName>, ObjectError> {
         let names = keys.iter().enumerate().map(|(at, key)| {
             if !name::is_name(key) {
@@ -84,7 +83,6 @@ impl Objects {
     }
 
     /// Returns the manifests of these keys. One that is unreadable or has another key counts as missing.
-    ///
     /// They are requested from last to first: engines put the blocks of a prompt in order, stores evict what was unused
     /// for longest, and the end of a prompt is useless without its beginning.
     pub(super) fn find(&self, keys: &[&[u8]], names: &[ManifestName]) -> Result<Vec<Option<Found>>, StoreError> {
@@ -100,7 +98,6 @@ impl Objects {
     }
 }
 
-/// An object's manifest.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) manifest: Bytes,

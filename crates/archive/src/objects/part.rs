@@ -40,7 +40,6 @@ impl<'a> Part<'a> {
         (Self { len: at, ..self }, later)
     }
 
-    /// Appends a copy of the bytes.
     pub(super) fn append_to(self, copy: &mut Vec<u8>) {
         copy.reserve(self.len);
         let spare = copy.spare_capacity_mut().as_mut_ptr().cast::<u8>();
@@ -63,7 +62,6 @@ impl<'a> PartMut<'a> {
         Self(Part { start, len, memory })
     }
 
-    /// Fills the memory from the front of `data`, and returns the remaining bytes.
     pub(super) fn fill<'b>(&mut self, data: &'b [u8]) -> &'b [u8] {
         let (now, later) = data.split_at(self.0.len);
         // SAFETY: both constructors' callers promised that this many bytes can be written here.
@@ -107,20 +105,17 @@ pub(super) fn pieces<'a>(parts: impl IntoIterator<Item = Part<'a>>) -> Vec<Vec<P
     pieces
 }
 
-/// Divides parts to be filled in the same way.
 pub(super) fn pieces_mut<'a>(parts: &'a mut [PartMut<'_>]) -> impl Iterator<Item = Vec<PartMut<'a>>> {
     let pieces = pieces(parts.iter_mut().map(|part| part.0));
     pieces.into_iter().map(|parts| parts.into_iter().map(PartMut).collect())
 }
 
-/// Returns the total length of parts.
 pub(super) fn total<'a>(parts: impl IntoIterator<Item = &'a Part<'a>>) -> u64 {
     // The sum may exceed memory, because the same memory may be passed many times.
     let parts = parts.into_iter().map(|part| part.len as u64);
     parts.fold(0, u64::saturating_add)
 }
 
-/// Returns the total length of parts to be filled.
 pub(super) fn total_mut(parts: &[PartMut<'_>]) -> u64 {
     total(parts.iter().map(|part| &part.0))
 }

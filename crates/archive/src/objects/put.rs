@@ -60,8 +60,6 @@ impl Objects {
         Ok(keys.iter().map(|key| put[last[key]]).collect())
     }
 
-    /// Puts the pieces of objects, and publishes their manifests together.
-    ///
     /// They go from last to first: see [`find`](Self::find). Also, a store keeps the chunks of a batch for as long as
     /// its first manifest exists, so that should be the one that is evicted first.
     fn publish(&self, sources: &[Source<'_>]) -> Result<(), StoreError> {
@@ -119,7 +117,6 @@ impl Objects {
 }
 
 impl Source<'_> {
-    /// Checks everything except the key.
     fn check(&self, at: usize) -> Result<(), ObjectError> {
         let (len, bytes) = (self.meta.len(), total(self.parts));
         if len > LONGEST_META {

@@ -33,7 +33,6 @@ fn every_error_is_that_of_erllama() {
     }
 }
 
-/// Returns a valid file with the bytes from `at` on replaced.
 fn with(at: usize, bytes: &[u8]) -> Vec<u8> {
     let golden = vectors::all("golden").swap_remove(0);
     let mut file = golden.file("golden").unwrap();

@@ -19,7 +19,6 @@ fn payload(vector: &Vector, info: &Value) -> Vec<u8> {
     payload
 }
 
-/// Returns the input from which erllama made the file.
 fn draft(info: &Value) -> Draft {
     let number = |name: &str| info[name].as_u64().unwrap();
     let hash = |name: &str| unhex(&info[name]).try_into().unwrap();

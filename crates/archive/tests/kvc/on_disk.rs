@@ -7,7 +7,6 @@ use transload_archive::kvc::{Head, KvcError, parse, set_hit_count};
 
 use crate::vectors;
 
-/// Both ways of reading a file agree.
 #[test]
 fn a_head_says_what_the_whole_file_says() {
     for kind in ["golden", "corrupt"] {

@@ -6,14 +6,12 @@ use std::path::PathBuf;
 use serde_json::{Map, Value, json};
 use transload_archive::kvc::{CacheKey, Info, KvcError};
 
-/// A file, with erllama's result for it.
 pub(crate) struct Vector {
     pub(crate) name: String,
     pub(crate) said: Value,
     base: Map<String, Value>,
 }
 
-/// All files of `golden` or `corrupt`.
 pub(crate) fn all(kind: &str) -> Vec<Vector> {
     let text = fs::read_to_string(folder().join(format!("{kind}.json"))).unwrap();
     let Value::Object(index) = serde_json::from_str(&text).unwrap() else {
@@ -40,7 +38,6 @@ impl Vector {
         self.said["key"].as_str().unwrap().parse().unwrap()
     }
 
-    /// Returns everything that erllama read from it, if erllama could.
     pub(crate) fn info(&self) -> Option<Value> {
         let mut info = self.base.clone();
         info.extend(self.said.get("info")?.as_object().unwrap().clone());
@@ -63,7 +60,6 @@ pub(crate) fn unhex(text: &Value) -> Vec<u8> {
     digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// Returns what was read here, in the form of the vectors.
 pub(crate) fn told(info: &Info<'_>) -> Value {
     let mut told = json!({
         "magic": hex(b"KVC"),
@@ -98,7 +94,6 @@ pub(crate) fn told(info: &Info<'_>) -> Value {
     told
 }
 
-/// Returns an error in the form of the vectors.
 pub(crate) fn told_error(error: &KvcError) -> Value {
     let mut told = json!({ "tag": error.code() });
     let mut add = |name: &str, value: Value| told[name] = value;

@@ -9,7 +9,6 @@ mod check;
 #[path = "../../../../fuzz/checks/replay.rs"]
 mod replay;
 
-/// A session file of this state.
 fn session(tokens: &[u32], state: &[u8]) -> Vec<u8> {
     let mut file = b"qsgg\x03\0\0\0".to_vec();
     file.extend((tokens.len() as u32).to_le_bytes());

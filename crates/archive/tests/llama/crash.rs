@@ -41,7 +41,6 @@ fn live(disk: &SimulatedDisk) -> (u32, Option<LlamaError>) {
     (saved, None)
 }
 
-/// Checks that a prompt finds at least what was saved, and that it is correct.
 fn check(disk: &SimulatedDisk, saved: u32) -> Result<(), String> {
     let load = || {
         let states = states(disk)?;

@@ -43,7 +43,6 @@ fn a_call_that_fails_leaves_a_shorter_prefix_at_worst() {
     assert!(faults > 50 && failures > 30, "{faults}, {failures}");
 }
 
-/// A state that has lost a piece is not found any more, and the next save repairs it.
 #[test]
 fn what_lost_a_piece_is_a_miss_and_healed() {
     let (model, own) = (f16(2, 8), tokens(1, 300));

@@ -16,12 +16,10 @@ use transload_archive::Model;
 use transload_archive::llama::States;
 use transload_store::Backend;
 
-/// Returns the states of a model with the same rows as the sample.
 fn states(store: &Arc<dyn Backend>, sample: &[u8]) -> States {
     States::new(store.clone(), Model::new("m", "w"), sample).unwrap()
 }
 
-/// Returns the number of tokens found of a prompt, and their state.
 fn load(states: &States, tokens: &[u32]) -> Option<(usize, Vec<u8>)> {
     let found = states.find(tokens).unwrap()?;
     let state = states.restore(&found).unwrap()?;

@@ -7,12 +7,10 @@ pub(crate) struct Model {
     pub(crate) values: Vec<(i32, u64)>,
 }
 
-/// Returns a model whose keys and values are all f16.
 pub(crate) fn f16(layers: usize, row: u64) -> Model {
     Model { keys: vec![(1, row); layers], values: vec![(1, row); layers] }
 }
 
-/// Returns the bytes of one number of a type that can be transposed.
 fn element(kind: i32) -> u64 {
     match kind {
         0 => 4,
@@ -31,7 +29,6 @@ fn row(history: &blake3::Hash, side: u8, layer: usize, bytes: u64) -> Vec<u8> {
     row
 }
 
-/// Returns the state of these tokens, with cells of the positions in `order`.
 pub(crate) fn state(model: &Model, tokens: &[u32], order: &[usize], transposed: bool) -> Vec<u8> {
     let mut history = Vec::new();
     let mut hasher = blake3::Hasher::new();
@@ -74,13 +71,11 @@ pub(crate) fn state(model: &Model, tokens: &[u32], order: &[usize], transposed: 
     bytes
 }
 
-/// Returns the state of these tokens, with cells in the order of positions.
 pub(crate) fn sorted(model: &Model, tokens: &[u32], transposed: bool) -> Vec<u8> {
     let order: Vec<usize> = (0..tokens.len()).collect();
     state(model, tokens, &order, transposed)
 }
 
-/// Tokens of a conversation.
 pub(crate) fn tokens(seed: u32, count: usize) -> Vec<u32> {
     let tokens = (0..count as u32).map(|at| seed.wrapping_mul(0x9e37_79b9) ^ at.wrapping_mul(7));
     tokens.collect()

@@ -83,7 +83,6 @@ fn transposed_values_are_made_of_numbers() {
     assert!(refused(values + 8, 0).contains("the values of layer 0 are 0 bytes a cell"));
 }
 
-/// A state cut at any byte is an error, and nothing is saved.
 #[test]
 fn a_state_that_is_cut_is_refused() {
     for (model, transposed) in

@@ -4,7 +4,6 @@ use transload_archive::llama::{LlamaError, Session};
 
 use crate::oracle::{Model, f16, sorted, tokens};
 
-/// The session file of a state.
 fn file(tokens: &[u32], state: &[u8]) -> Vec<u8> {
     let head = [0x6767_7371, 3, tokens.len() as u32];
     let words = head.iter().chain(tokens);
@@ -13,7 +12,6 @@ fn file(tokens: &[u32], state: &[u8]) -> Vec<u8> {
     file
 }
 
-/// Returns the cache of recurrent layers for a sequence of this many tokens.
 fn recurrent(count: usize) -> Vec<u8> {
     let words = [1, count as u32 - 1, 0, 0, 2, 0, 64, 0];
     let mut bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();

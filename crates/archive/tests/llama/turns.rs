@@ -122,8 +122,7 @@ fn whole_states_are_found_for_exactly_their_tokens() {
     assert_eq!(load(&states, &long).unwrap().0, 700);
 }
 
-/// The next turn of a chat may begin with this turn's prompt and another answer. Both states stay, after any number of
-/// turns.
+/// The next turn may begin with this turn's prompt and another answer. Both states stay, after any number of turns.
 #[test]
 fn the_end_of_a_turn_does_not_replace_its_prompt() {
     for shared in [0, 250, 270] {

@@ -12,7 +12,6 @@ use transload_test_stores::forward;
 
 use crate::model::{content, get, put};
 
-/// Returns the name of an object's manifest, as the manual defines it.
 pub(crate) fn name(namespace: &[u8], key: &[u8]) -> ManifestName {
     let mut hasher = blake3::Hasher::new_derive_key("transload.objects/1 name");
     hasher.update(&u32::try_from(namespace.len()).unwrap().to_le_bytes());
@@ -179,7 +178,6 @@ fn no_two_names_are_one() {
     }
 }
 
-/// The format in the manual, byte by byte.
 #[test]
 fn a_manifest_lies_as_the_manual_says() {
     let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());

@@ -63,7 +63,6 @@ fn put_some(objects: &Objects, expected: &mut Expected, random: &mut Random) -> 
     Ok(())
 }
 
-/// Checks that each object has an allowed length, and that no object that is found has a missing piece.
 fn check(disk: &SimulatedDisk, expected: &Expected) -> Result<(), String> {
     let objects = objects(disk).map_err(|error| format!("cannot be opened: {error}"))?;
     for (key, values) in expected {

@@ -21,7 +21,6 @@ fn objects(store: &Arc<Flawed>) -> Objects {
     Objects::new(store, b"ns").unwrap().with_threads(1)
 }
 
-/// Returns the hashes of the pieces of [`content`] with this seed.
 fn pieces(seed: u64) -> Vec<ChunkHash> {
     let bytes = content(seed, LEN);
     bytes.chunks(PIECE).map(|piece| blake3::hash(piece).into()).collect()

@@ -109,7 +109,6 @@ fn a_call_that_fails_leaves_what_was_there_or_what_came() {
     assert!(faults > 100 && failures > 60, "{faults}, {failures}");
 }
 
-/// Checks that each object has an allowed length and intact bytes, and that every object can be put.
 fn check(objects: &Objects, expected: &Expected, why: &str) {
     for (key, values) in expected {
         let found = objects.has(&[&[*key]]).unwrap().pop().unwrap();

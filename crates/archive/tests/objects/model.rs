@@ -8,7 +8,6 @@ use transload_archive::objects::{Objects, PIECE, Part, PartMut, Source, Target};
 use transload_store::backend::CollectOptions;
 use transload_store::{Backend, Put};
 
-/// Returns the number of steps: `TRANSLOAD_TEST_STEPS`, or the usual number.
 pub(crate) fn steps(usual: u64) -> u64 {
     let text = std::env::var("TRANSLOAD_TEST_STEPS").ok();
     text.and_then(|text| text.parse().ok()).unwrap_or(usual)
@@ -34,7 +33,6 @@ impl Random {
         }
     }
 
-    /// Cuts bytes at random positions.
     fn cuts<'a>(&mut self, mut bytes: &'a [u8]) -> Vec<Part<'a>> {
         let mut parts = Vec::new();
         for _ in 0..self.below(4) {
@@ -62,7 +60,6 @@ pub(crate) fn put(objects: &Objects, key: &[u8], meta: &[u8], bytes: &[u8]) -> P
     objects.put(&[source]).unwrap()[0]
 }
 
-/// Returns the meta and bytes of a key's object, if it has this length.
 pub(crate) fn get(objects: &Objects, key: &[u8], len: usize) -> Option<(Vec<u8>, Vec<u8>)> {
     let mut bytes = vec![0x5a; len];
     let mut parts = [(&mut bytes).into()];

@@ -17,7 +17,6 @@ const TOKENS: u32 = 128 << 10;
 /// restoring its 512 pieces.
 const MOST_ROUND_TRIPS: u64 = 12;
 
-/// Returns a deployment of one rank and one small layer, with 32 bytes a token.
 fn deployment(order: &str, block: u32) -> Deployment {
     let group = Group::builder("attn", "0", Spec::attention(1, 8, Dtype::Bf16));
     let blocks = (TOKENS / block).into();
@@ -83,7 +82,6 @@ fn a_long_prompt_is_found_in_few_round_trips() {
     assert!(contents(&restored) == content);
 }
 
-/// Returns the number of tokens found, and the number of round trips.
 fn look_up(store: &Arc<RedisStore>, engine: &Deployment, tokens: &[u32]) -> (u64, u64) {
     let shared: Arc<dyn Backend> = store.clone();
     let archive = Archive::new(shared, Model::new("a model", "its weights"), engine).unwrap();
