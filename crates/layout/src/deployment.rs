@@ -18,7 +18,6 @@ use crate::spec::Spec;
 use crate::view::ComponentView;
 
 /// The maximum number of ranks (`tp * pp`) of a deployment.
-///
 /// It is large enough for existing machines, and small enough that a document cannot cause large allocations.
 pub(crate) const MAX_RANKS: u64 = 4096;
 
@@ -53,7 +52,6 @@ impl fmt::Display for Rank {
 pub struct Deployment {
     document: Document,
     tp: u32,
-    /// The global layers of each pipeline stage.
     stages: Vec<Range<u32>>,
     groups: Vec<Group>,
 }
@@ -78,7 +76,6 @@ pub struct Group {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stage {
     layers: Range<usize>,
-    /// Index into the group's placements.
     placement: usize,
 }
 

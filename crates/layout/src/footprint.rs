@@ -26,7 +26,6 @@ pub struct Footprint {
     parts: Vec<Part>,
 }
 
-/// The share of one spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
     spec: Spec,
@@ -128,7 +127,6 @@ impl Spec {
         }
     }
 
-    /// Returns the tokens of a sequence that its newest token attends to.
     fn tokens_kept(&self, tokens: u64) -> Range<u64> {
         let Some(newest) = tokens.checked_sub(1) else {
             return 0..0;

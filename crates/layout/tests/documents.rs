@@ -18,7 +18,6 @@ fn check(document: &Json) -> Result<Deployment, Faults> {
     Deployment::from_value(&value)
 }
 
-/// Sets one field (a JSON pointer) of the good document.
 fn with(pointer: &str, value: Json) -> Json {
     let mut document = good();
     let (table, field) = pointer.rsplit_once('/').unwrap();
@@ -294,7 +293,6 @@ fn all_faults_come_in_one_report() {
     }
 }
 
-/// Returns the paths of all faults of a document, in order.
 fn paths(document: &Json) -> Vec<String> {
     let faults = check(document).unwrap_err();
     println!("{faults}\n");

@@ -15,7 +15,6 @@ fn number(json: &Json) -> u64 {
     json.as_u64().unwrap()
 }
 
-/// Returns the spec of a vector and its tokens per block.
 fn spec(vector: &Json) -> (Json, u64) {
     let attention = |heads, head_dim, v_head_dim| {
         json!({"kind": "attention", "heads": heads, "head_dim": head_dim, "v_head_dim": v_head_dim,

@@ -80,7 +80,6 @@ pub(super) fn in_every_layer(config: &Config<'_>, layers: u64, attention: &Atten
     Ok(layers)
 }
 
-/// Returns what a layer of grouped-query attention caches, for all tokens.
 pub(super) fn keys_and_values(config: &Config<'_>) -> Result<Attention, ConfigError> {
     let heads = match config.optional("num_key_value_heads")? {
         Some(heads) if heads > 0 => heads,
@@ -94,7 +93,6 @@ pub(super) fn keys_and_values(config: &Config<'_>) -> Result<Attention, ConfigEr
     attention(config, heads, head_dim(config)?)
 }
 
-/// Returns keys and values of one width, for all tokens.
 pub(super) fn attention(config: &Config<'_>, heads: u64, head_dim: u64) -> Result<Attention, ConfigError> {
     Ok(Attention {
         heads,
@@ -127,12 +125,10 @@ pub(super) enum Mask {
     Chunk,
 }
 
-/// Layers whose heads or windows differ from the rest. Any config may have them, in `per_layer_config`: a table of keys
-/// for each such layer.
+/// Layers whose heads or windows differ from the rest: in `per_layer_config`, a table of keys for each such layer.
 pub(super) struct LayerOverrides<'a>(BTreeMap<u64, Config<'a>>);
 
 impl<'a> LayerOverrides<'a> {
-    /// Reads the overrides of a model with this many layers.
     pub(super) fn read(config: &Config<'a>, layers: u64) -> Result<Self, ConfigError> {
         const KEY: &str = "per_layer_config";
         let mut own = BTreeMap::new();
@@ -161,7 +157,6 @@ impl<'a> LayerOverrides<'a> {
         Ok(Self(own))
     }
 
-    /// Tells whether the config has overrides.
     pub(super) fn any(&self) -> bool {
         !self.0.is_empty()
     }

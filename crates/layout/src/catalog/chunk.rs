@@ -44,7 +44,6 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     Ok(layers)
 }
 
-/// Returns which layers attend to their chunk only.
 fn chunked(config: &Config<'_>, layers: u64) -> Result<Vec<bool>, ConfigError> {
     let known = [("full_attention", false), ("chunked_attention", true)];
     if let Some(listed) = config.words_by_layer("layer_types", layers, &known)? {

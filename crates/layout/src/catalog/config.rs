@@ -66,7 +66,6 @@ pub enum CacheDtype {
 }
 
 impl CacheDtype {
-    /// The names of packed formats in engines and configs.
     const PACKED: [(&'static str, CacheDtype); 12] = {
         use CacheDtype::{Fp8DsMla, Nvfp4DsMla};
         use Packed::{Fp8PerTokenHead, Int4PerTokenHead, Int8PerTokenHead, Nvfp4, UltraQuant};
@@ -114,20 +113,15 @@ const fn turboquant(key_bits: u64, value_bits: u64) -> CacheDtype {
     CacheDtype::Packed(Packed::TurboQuant { key_bits, value_bits })
 }
 
-/// A table of a config.
 pub(super) struct Config<'a> {
     /// The path of the table, empty for the whole config.
     pub(super) path: String,
     pub(super) table: &'a Value,
     /// The enclosing table, which may name the element type instead.
     pub(super) outer: Option<&'a Value>,
-    /// The presets of its class.
     pub(super) presets: Presets,
-    /// The cache's type, if the operator chose one.
     pub(super) cache_dtype: Option<CacheDtype>,
-    /// The assumptions made so far, over all tables of the config.
     pub(super) assumed: Rc<RefCell<Vec<Assumption>>>,
-    /// The paths of the keys read so far, over all tables of the config.
     pub(super) read: Rc<RefCell<BTreeSet<String>>>,
     /// The key of `quantization_config` that names an unknown cache type.
     pub(super) unknown_cache: Rc<Cell<Option<&'static str>>>,
@@ -143,7 +137,6 @@ pub struct Assumption {
 }
 
 impl<'a> Config<'a> {
-    /// Returns the path of a key.
     pub(super) fn path_of(&self, key: &str) -> String {
         match self.path.as_str() {
             "" => key.to_owned(),
@@ -151,7 +144,6 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// Returns an error about a key.
     pub(super) fn fault(&self, key: &str, problem: impl Into<String>) -> ConfigError {
         ConfigError::Key { path: self.path_of(key), problem: problem.into() }
     }
@@ -164,7 +156,6 @@ impl<'a> Config<'a> {
         self.fault(key, format!("is missing: it has to be {wanted}"))
     }
 
-    /// Returns the value of a key, which may be null, or `None` if the key is absent.
     pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
         let value = self.table.get(key)?;
         self.read.borrow_mut().insert(self.path_of(key));
@@ -188,7 +179,6 @@ impl<'a> Config<'a> {
         Some(preset)
     }
 
-    /// Records an assumed value of an absent key.
     pub(super) fn assume(&self, key: &str, value: impl ToString) {
         let (key, value) = (self.path_of(key), value.to_string());
         let mut assumed = self.assumed.borrow_mut();
@@ -228,8 +218,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// Reads a size that must not be 0. Returns `None` if it is absent, null or `"auto"`, so that the family derives
-    /// it.
+    /// Reads a size that must not be 0. `None` if it is absent, null or `"auto"`: then the family derives it.
     pub(super) fn unless_auto(&self, key: &str) -> Result<Option<u64>, ConfigError> {
         match (self.get(key), self.preset(key)) {
             (Some(Value::Text(text)), _) if text == "auto" => Ok(None),
@@ -238,7 +227,6 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// Reads the number of layers.
     pub(super) fn layers(&self, key: &str) -> Result<u64, ConfigError> {
         let layers = self.positive(key)?;
         if layers > MAX_LAYERS {
@@ -330,7 +318,6 @@ impl<'a> Config<'a> {
     }
 
     /// Reads an optional list with a known word for each layer. Null counts as absent.
-    ///
     /// The list may continue with layers that predict further tokens (`num_nextn_predict_layers`). They are not part of
     /// the model and are left out.
     pub(super) fn words_by_layer<T: Copy>(
@@ -512,7 +499,6 @@ impl<'a> Config<'a> {
     }
 }
 
-/// Returns the plain element type of this name.
 fn dtype_named(name: &str) -> Result<Dtype, String> {
     match CacheDtype::from_name(name) {
         Some(CacheDtype::Plain(dtype)) => Ok(dtype),

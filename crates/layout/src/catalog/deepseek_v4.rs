@@ -158,7 +158,6 @@ impl Row {
         }
     }
 
-    /// Returns the spec of a window of this many tokens.
     fn of_window(&self, tokens: u64) -> Spec {
         match self.packed {
             Some((data_bytes, scale_bytes)) => Spec::Compressed(ScaledLatent {
@@ -171,7 +170,6 @@ impl Row {
         }
     }
 
-    /// Returns the spec of vectors that each stand for this many tokens.
     fn compressed(&self, tokens_per_state: u64) -> Spec {
         match self.packed {
             Some((data_bytes, scale_bytes)) => {

@@ -49,8 +49,7 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     Ok(layers)
 }
 
-/// Refuses configs with layers without an indexer or with sizes of their own. The config class has these, and vLLM does
-/// not read them.
+/// Refuses layers without an indexer or with sizes of their own, which the config class has and vLLM does not read.
 fn known_to_vllm(config: &Config<'_>) -> Result<(), ConfigError> {
     if config.get("use_dsa").is_some() && !config.flag("use_dsa")? {
         let problem = "cannot be false: in vLLM 0.32 every layer without a window has an indexer";
@@ -75,7 +74,6 @@ fn windowed(config: &Config<'_>, layers: u64) -> Result<Vec<bool>, ConfigError> 
     Ok((0..layers).map(|layer| any && layer >= 2 && layer % 4 != 1).collect())
 }
 
-/// Returns what a layer caches of all tokens, and what of a window's tokens.
 fn rows(config: &Config<'_>) -> Result<(Spec, Spec), ConfigError> {
     const ROTATED: &str = "swa_qk_rope_head_dim";
     let rotated = match config.get(ROTATED) {

@@ -101,7 +101,6 @@ fn olmo_hybrid(config: &Config<'_>) -> Result<Layers, ConfigError> {
     hybrid(config, &mixers, &heads, config.model_dtype()?)
 }
 
-/// The heads of a gated delta net.
 struct Heads {
     key_heads: u64,
     value_heads: u64,

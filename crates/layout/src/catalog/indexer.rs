@@ -33,7 +33,6 @@ pub(super) const KINS: &[Kin] = &[
     },
 ];
 
-/// The words for a layer that chooses tokens itself, and one that does not.
 const WORDS: [(&str, bool); 2] = [("full", true), ("shared", false)];
 
 const HY_V4: Presets = &[

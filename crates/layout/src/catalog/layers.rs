@@ -14,7 +14,6 @@ pub(super) struct Layers {
     groups: Vec<Gathered>,
     /// Indices into `groups`. Every layer may have its own group, so a linear search would be slow.
     indices: HashMap<(&'static str, Vec<Spec>), usize>,
-    /// The number of groups of each name.
     namesakes: HashMap<&'static str, usize>,
 }
 
@@ -28,17 +27,14 @@ struct Gathered {
 }
 
 impl Layers {
-    /// Returns an empty set for a model with this many layers, including those without a cache.
     pub(super) fn of(count: u64) -> Self {
         Self { count, groups: Vec::new(), indices: HashMap::new(), namesakes: HashMap::new() }
     }
 
-    /// Appends layers without a cache.
     pub(super) fn followed_by(self, more: u64) -> Self {
         Self { count: self.count + more, ..self }
     }
 
-    /// Returns the ids of all layers, counted from 0.
     pub(super) fn ids(&self) -> std::ops::Range<u64> {
         0..self.count
     }
@@ -63,7 +59,6 @@ impl Layers {
         }
     }
 
-    /// Tells whether any layer caches a matching spec.
     pub(super) fn any(&self, is: impl Fn(&Spec) -> bool) -> bool {
         self.groups.iter().flat_map(|group| &group.specs).any(is)
     }

@@ -49,7 +49,6 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     Ok(layers)
 }
 
-/// The names of a family's keys for the sizes of its Mamba2 layers.
 pub(super) struct Keys {
     pub(super) heads: &'static str,
     pub(super) head_dim: &'static str,
@@ -58,7 +57,6 @@ pub(super) struct Keys {
     pub(super) conv_kernel: &'static str,
 }
 
-/// The keys of families that have both Mamba2 and attention.
 pub(super) const HYBRID_KEYS: Keys = Keys {
     heads: "mamba_n_heads",
     head_dim: "mamba_d_head",

@@ -54,12 +54,10 @@ pub(super) const KINS: &[Kin] = &[
 const LONGCAT_FLASH: Presets =
     &[("num_layers", Number(28)), ("kv_lora_rank", Number(512)), ("qk_rope_head_dim", Number(64))];
 
-/// Returns the presets of a class.
 pub(super) const fn presets(layers: u64, rank: u64, rotated: u64) -> [(&'static str, super::config::Preset); 3] {
     [("num_hidden_layers", Number(layers)), ("kv_lora_rank", Number(rank)), ("qk_rope_head_dim", Number(rotated))]
 }
 
-/// Returns the spec of a layer's latents in the requested type.
 pub(super) fn latent(config: &Config<'_>) -> Result<Spec, ConfigError> {
     match config.cache_dtype()? {
         CacheDtype::Plain(dtype) => Ok(Spec::Mla(Mla {

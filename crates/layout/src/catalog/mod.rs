@@ -139,12 +139,9 @@ impl Model {
     }
 }
 
-/// A function that returns what the layers of a model cache.
 type Caches = fn(&Config<'_>) -> Result<Layers, ConfigError>;
 
-/// Families whose models cache in the same way.
 struct Kin {
-    /// Every `model_type` with the presets of its class.
     members: &'static [(&'static str, Presets)],
     caches: Caches,
 }
@@ -156,7 +153,6 @@ impl Kin {
     }
 }
 
-/// The whole catalog, by file.
 const CATALOG: &[&[Kin]] = &[
     attention::KINS,
     window::KINS,
@@ -208,7 +204,6 @@ pub struct UnknownFamily {
 }
 
 impl UnknownFamily {
-    /// The number of known families that a message lists.
     const NEAREST: usize = 5;
 
     fn of(family: &str) -> Self {

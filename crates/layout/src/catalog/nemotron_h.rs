@@ -29,7 +29,6 @@ const NEMOTRON_H: Presets = &[
 
 pub(super) const KIN: Kin = Kin { members: &[("nemotron_h", NEMOTRON_H)], caches };
 
-/// The words in a list of layers. A pattern has letters instead.
 const WORDS: &[Word] = &[
     ("linear_attention", Mixer::Recurrent),
     ("full_attention", Mixer::Attention),
@@ -39,7 +38,6 @@ const WORDS: &[Word] = &[
     ("attention", Mixer::Attention),
 ];
 
-/// The class's default for a config that lists no layers.
 const DEFAULT: [Mixer; 4] = [Mixer::Recurrent, Mixer::Nothing, Mixer::Attention, Mixer::Nothing];
 
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {

@@ -44,7 +44,6 @@ pub enum Packed {
 const ENDS: u64 = 2;
 
 impl Packed {
-    /// Packs the caches of a model.
     pub(super) fn applied(self, layers: Layers) -> Result<Layers, ConfigError> {
         let count = layers.ids().end;
         // Models with recurrent states have too few attention layers to leave any unpacked.
@@ -92,7 +91,6 @@ impl Packed {
         )
     }
 
-    /// Returns the bytes of a key and of a value with this many elements.
     fn rows(self, key: u64, value: u64) -> Result<(u64, u64), ConfigError> {
         let multiple = |of: u64| match [key, value].iter().find(|size| !size.is_multiple_of(of)) {
             Some(size) => Err(self.misfit(format!("heads of {size} elements are no multiple of {of}"))),
@@ -125,7 +123,6 @@ impl Packed {
         }
     }
 
-    /// Returns the bytes of a latent with this many elements, including its rotated part.
     fn latent(self, elements: u64) -> Result<u64, ConfigError> {
         match self {
             Self::Int8PerTokenHead | Self::Fp8PerTokenHead => Ok(elements + 8),

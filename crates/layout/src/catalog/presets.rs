@@ -26,12 +26,10 @@ impl Class {
         self.and("head_dim", head_dim)
     }
 
-    /// Sets the tokens of a window.
     pub(super) const fn window(self, tokens: u64) -> Self {
         self.and("sliding_window", tokens)
     }
 
-    /// Sets any other number.
     pub(super) const fn and(mut self, key: &'static str, number: u64) -> Self {
         self.presets[self.taken] = (key, Number(number));
         self.taken += 1;

@@ -14,11 +14,8 @@ use crate::spec::Spec;
 /// The kind of a layer, by what it keeps of earlier tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mixer {
-    /// One state for the whole sequence.
     Recurrent,
-    /// An entry for every token.
     Attention,
-    /// Both, in parallel or one after the other in the same layer.
     Both,
     /// Nothing: an MLP, or experts, that a config counts as a layer.
     Nothing,
@@ -43,7 +40,6 @@ impl Mixer {
     }
 }
 
-/// A config's word for a kind of layer.
 pub(super) type Word = (&'static str, Mixer);
 
 /// The words of `transformers` 5.x, and older words that it renames.
@@ -71,7 +67,6 @@ pub(super) fn listed(config: &Config<'_>, key: &str, words: &[Word]) -> Result<O
     mixers.collect::<Result<_, _>>().map(Some)
 }
 
-/// Reads a list of kinds like [`listed`], which must have exactly `num_hidden_layers` entries.
 pub(super) fn listed_all(config: &Config<'_>, key: &str, words: &[Word]) -> Result<Option<Vec<Mixer>>, ConfigError> {
     let layers = config.layers("num_hidden_layers")?;
     match listed(config, key, words)? {
@@ -80,7 +75,6 @@ pub(super) fn listed_all(config: &Config<'_>, key: &str, words: &[Word]) -> Resu
     }
 }
 
-/// Checks that a list has an entry for each layer.
 pub(super) fn check_count<T>(config: &Config<'_>, key: &str, list: Vec<T>, layers: u64) -> Result<Vec<T>, ConfigError> {
     if list.len() as u64 != layers {
         let found = list.len();
@@ -108,7 +102,6 @@ pub(super) fn attention_at(config: &Config<'_>, key: &str, layers: u64) -> Resul
 
 /// Groups the layers of a hybrid model under two names. A spec is computed only if a layer needs it, so a model without
 /// states may have any `mamba_*` keys.
-///
 /// Single layers may have keys and values of their own. Latents and states are the same in all layers.
 pub(super) fn gather(
     config: &Config<'_>,
@@ -143,8 +136,7 @@ pub(super) fn gather(
     Ok(layers)
 }
 
-/// Returns how many inputs a convolution keeps: its kernel's size minus the newest input. An engine that decodes
-/// speculatively keeps more.
+/// Returns how many inputs a convolution keeps: its kernel's size minus the newest. Speculative decoding keeps more.
 pub(super) fn taps(config: &Config<'_>, kernel: &str) -> Result<u64, ConfigError> {
     match config.number(kernel)? {
         0 | 1 => Err(config.fault(kernel, "has to be 2 or more, or there is nothing to keep")),
@@ -152,7 +144,6 @@ pub(super) fn taps(config: &Config<'_>, kernel: &str) -> Result<u64, ConfigError
     }
 }
 
-/// Returns the number of layers in a list that determines it.
 pub(super) fn counted<T>(config: &Config<'_>, key: &str, list: &[T]) -> Result<u64, ConfigError> {
     match list.len() as u64 {
         0 => Err(config.fault(key, "cannot be empty")),

@@ -17,7 +17,6 @@ const INKLING: &str = "each of its layers keeps the last inputs of four convolut
 const QWEN4_EXP: &str = "it keeps inputs of PLE convolutions whole on every rank, and the last index keys with their positions in \
                          a ring";
 
-/// Returns why a family is refused.
 pub(super) fn why(family: &str) -> Option<&'static str> {
     let mut refused = REFUSED.iter();
     refused.find(|(name, _)| *name == family).map(|(_, why)| *why)

@@ -45,7 +45,6 @@ const FALCON: Presets = &[
     ("multi_query", Flag(true)),
 ];
 
-/// The names for the number of layers, the width of the hidden state, and the heads.
 const GPT: [&str; 3] = ["n_layer", "n_embd", "n_head"];
 
 const GPT2: Presets = &[("n_layer", Number(12)), ("n_embd", Number(768)), ("n_head", Number(12))];

@@ -41,7 +41,6 @@ pub struct Serving {
 }
 
 impl Default for Serving {
-    /// Returns one rank and vLLM's choices.
     fn default() -> Self {
         Self {
             name: String::new(),

@@ -122,7 +122,6 @@ const AFMOE: Presets = &class(32, 2048, 16).dim(128).window(1024).and("global_at
 const COHERE2_MOE: Presets =
     &class(40, 8192, 64).dim(128).window(4096).and(PATTERN, 4).and("prefix_dense_sliding_window_pattern", 1).presets;
 
-/// Returns the window in tokens; `None` if the model has none.
 pub(super) fn size(config: &Config<'_>) -> Result<Option<u64>, ConfigError> {
     match config.optional("sliding_window")? {
         Some(0) => Err(config.fault("sliding_window", "cannot be 0; null is no window")),
@@ -130,7 +129,6 @@ pub(super) fn size(config: &Config<'_>) -> Result<Option<u64>, ConfigError> {
     }
 }
 
-/// Returns the window of a class with a switch, which is off by default.
 fn size_if_used(config: &Config<'_>) -> Result<Option<u64>, ConfigError> {
     match config.flag("use_sliding_window")? {
         true => size(config),
@@ -153,7 +151,6 @@ pub(super) fn windowed(config: &Config<'_>, layers: u64, rule: impl Fn(u64) -> b
     Ok(listed.unwrap_or_else(|| (0..layers).map(rule).collect()))
 }
 
-/// Returns layers with `full` or `local` attention.
 pub(super) fn alternating(
     config: &Config<'_>,
     windowed: &[bool],
@@ -178,7 +175,6 @@ pub(super) fn alternating(
     Ok(layers)
 }
 
-/// Returns the caches of a model whose first few layers attend to everything.
 fn after_the_first(config: &Config<'_>, size: Option<u64>) -> Result<Layers, ConfigError> {
     let first = config.number(FROM)?;
     caches(config, size, |layer| size.is_some() && layer >= first)
@@ -189,7 +185,6 @@ pub(super) fn full_every(n: u64) -> impl Fn(u64) -> bool {
     move |layer| !(layer + 1).is_multiple_of(n)
 }
 
-/// Returns the caches of a model with such a rule, with `n` in a key.
 pub(super) fn in_pattern(config: &Config<'_>, size: Option<u64>, key: &str) -> Result<Layers, ConfigError> {
     // A pattern of letters (EXAONE's "LLLG") comes with the layer types that it abbreviates.
     let unread = size.is_none() || config.texts("layer_types")?.is_some();
@@ -197,7 +192,6 @@ pub(super) fn in_pattern(config: &Config<'_>, size: Option<u64>, key: &str) -> R
     caches(config, size, full_every(n))
 }
 
-/// Returns the caches of a model in which layers without rotated positions have a window.
 fn in_layers_without_positions(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let layers = config.layers("num_hidden_layers")?;
     let rotated = match config.numbers_by_layer("no_rope_layers", layers)? {

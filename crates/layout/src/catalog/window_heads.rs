@@ -21,7 +21,6 @@ pub(super) const KINS: &[Kin] = &[
 const MIMO_V2_FLASH: Presets = &class(48, 4096, 64).kv(4).dim(192).and("v_head_dim", 128).window(129).presets;
 
 /// Returns the caches of MiMo: values narrower than keys, and twice the heads in windowed layers.
-///
 /// The config class makes a window of `sliding_window_size + 1` tokens, and vLLM one of `sliding_window_size`,
 /// including the newest. This follows vLLM.
 fn mimo_v2_flash(config: &Config<'_>) -> Result<Layers, ConfigError> {

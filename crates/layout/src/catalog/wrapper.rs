@@ -10,8 +10,7 @@ use crate::document::Value;
 /// The keys under which wrappers (with images, speech, …) have their text model.
 const TEXT_KEYS: [&str; 4] = ["text_config", "thinker_config", "llm_config", "language_config"];
 
-/// The family of each wrapper's text model, for configs that do not name it. Some published configs have no table for
-/// it at all.
+/// The family of each wrapper's text model, for configs that do not name it, or that have no table for it at all.
 const WRAPPED: &[(&str, &str)] = &[
     ("audioflamingo3", "qwen2"),
     ("aya_vision", "cohere2"),
@@ -101,8 +100,7 @@ const OWN_TEXT: &[(&str, &str)] = &[
     ("minimax_m3_vl", "minimax_m3_vl_text"),
 ];
 
-/// Wrappers whose class has other presets for the text model than the text model's class, if a config has no table for
-/// it.
+/// Wrappers with other presets for the text model than that model's class, if a config has no table for it.
 const TEXT_PRESETS: &[(&str, Presets)] = &[
     ("fast_vlm", QWEN2_7B),
     ("fun_asr_nano", QWEN3_0_6B),
@@ -140,13 +138,10 @@ const NEMOTRON_3_NANO: Presets = &[
     ("mamba_ssm_cache_dtype", Text("float32")),
 ];
 
-/// The text model of a config.
 pub(super) struct TextPart<'a> {
     path: String,
     table: &'a Value,
-    /// The enclosing table.
     outer: Option<&'a Value>,
-    /// The text model's `model_type`.
     pub(super) family: &'a str,
     /// The wrapper's presets, which replace those of the family.
     presets: Option<Presets>,

@@ -9,7 +9,6 @@ use crate::placement::{Field, Placement, PlacementError, Shape};
 use crate::spec::{FieldValue, Spec};
 
 /// Checks everything and reports every fault. Returns `None` if too much is wrong to build a deployment.
-///
 /// Each group has its `origin`. A field that is already reported as faulty is not checked again, nor against other
 /// fields.
 pub(super) fn check(document: Document, origins: &[Origin], report: &mut Report) -> Option<Deployment> {
@@ -45,7 +44,6 @@ pub(super) fn check(document: Document, origins: &[Origin], report: &mut Report)
 
 /// Returns the layers of each pipeline stage, from the document or split as in vLLM: evenly and in order. Remaining
 /// layers go one each to the stages before the last, from the back.
-///
 /// Returns `None` if the numbers or the groups' layers are faulty.
 fn stages(
     document: &Document,
@@ -111,7 +109,6 @@ fn check_name(earlier: &[GroupDocument], group: &GroupDocument, path: &str, repo
     }
 }
 
-/// A group under validation, with the context for error messages.
 struct GroupCheck<'a> {
     group: &'a GroupDocument,
     origin: Origin,
@@ -158,7 +155,6 @@ impl GroupCheck<'_> {
         }
     }
 
-    /// Computes the group's placement on the ranks of every stage.
     fn place(
         &self,
         layers: LayerSet,
@@ -205,7 +201,6 @@ impl GroupCheck<'_> {
         })
     }
 
-    /// Returns the group's placement on a rank that holds `slots` of its layers.
     fn placement(&self, order: Option<&Order>, slots: usize) -> Result<Placement, PlacementError> {
         let group = self.group;
         let shape = Shape {

@@ -34,20 +34,17 @@ impl fmt::Display for Faults {
     }
 }
 
-/// The maximum number of faults that are listed. It keeps the report of a large document short; the next report shows
-/// the others.
+/// The maximum number of listed faults keeps the report of a large document short; the next report shows the others.
 const MAX_LISTED: usize = 100;
 
 /// A report under construction, with faults in the order in which they are found.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     listed: Vec<Fault>,
-    /// The number of faults that are not listed.
     more: usize,
 }
 
 impl Report {
-    /// Adds a fault.
     pub(crate) fn add(&mut self, path: impl Into<String>, problem: impl Into<String>) {
         if self.listed.len() < MAX_LISTED {
             self.listed.push(Fault { path: path.into(), problem: problem.into() });
@@ -56,7 +53,6 @@ impl Report {
         }
     }
 
-    /// Adds a fault, unless the same field has one already.
     pub(crate) fn add_once(&mut self, path: String, problem: impl Into<String>) {
         if !self.listed.iter().any(|fault| fault.path == path) {
             self.add(path, problem);
@@ -72,7 +68,6 @@ impl Report {
         self.add_once(path.to_owned(), problem);
     }
 
-    /// Returns the number of faults.
     pub(crate) fn count(&self) -> usize {
         self.listed.len() + self.more
     }
@@ -96,7 +91,6 @@ impl Report {
         None
     }
 
-    /// Reports a list with too many entries.
     pub(crate) fn at_most(&mut self, path: &str, count: usize, most: usize) {
         if count > most {
             let problem = format!("has {count} entries; {most} are the most");
@@ -104,7 +98,6 @@ impl Report {
         }
     }
 
-    /// Returns the value, if there is one and there are no faults.
     pub(crate) fn unless<T>(mut self, value: Option<T>) -> Result<T, Faults> {
         match value {
             Some(value) if self.count() == 0 => return Ok(value),

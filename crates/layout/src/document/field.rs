@@ -5,7 +5,6 @@ use std::ops::RangeInclusive;
 
 use super::Value;
 
-/// A field, as a reader describes it.
 #[derive(Clone, Debug)]
 pub(super) struct Field {
     pub(super) key: &'static str,
@@ -15,16 +14,11 @@ pub(super) struct Field {
     pub(super) need: Need,
 }
 
-/// The values that a field accepts.
 #[derive(Clone, Debug)]
 pub(super) enum Form {
-    /// Any text.
     Text,
-    /// Only this text.
     Constant(&'static str),
-    /// One of these texts.
     Name(Vec<&'static str>),
-    /// A whole number within these bounds.
     Number(RangeInclusive<u64>),
     /// A list of at least one number within these bounds.
     Numbers(RangeInclusive<u64>),
@@ -34,12 +28,10 @@ pub(super) enum Form {
     Tables(usize),
 }
 
-/// Whether a field is required.
 #[derive(Clone, Debug)]
 pub(super) enum Need {
     Required,
     /// The field may be absent, and has no default or one that depends on other fields.
     Optional,
-    /// The default for an absent field.
     Default(Value),
 }

@@ -10,16 +10,12 @@ use crate::spec::{
     ScaledLatent, Spec,
 };
 
-/// A kind of spec.
 pub(super) struct Kind {
-    /// The name in documents.
     pub(super) name: &'static str,
-    /// A description of the cache.
     pub(super) about: &'static str,
     fields: fn(&mut Reader<'_, '_>) -> Spec,
 }
 
-/// All kinds.
 pub(super) static KINDS: [Kind; 12] = [
     Kind {
         name: "attention",
@@ -244,7 +240,6 @@ impl Reader<'_, '_> {
         self.number_or("tokens_per_state", 1, 1..=MAX_SIZE, "tokens that one state stands for").unwrap_or(1)
     }
 
-    /// Reads the number of a convolution's taps that are kept.
     fn conv_states(&mut self) -> u64 {
         let kernel = self.number("conv_kernel", 2..=MAX_SIZE, "taps of the convolution; one less are kept");
         let states = self

@@ -92,18 +92,14 @@ impl GroupDocument {
     }
 }
 
-/// The fields from which the values of a [`GroupDocument`] come, so that each fault is reported once, at the right
-/// field.
+/// The fields from which a [`GroupDocument`]'s values come, so that each fault is reported once, at the right field.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Origin {
     /// The group's index in the original text.
     pub(crate) position: usize,
     /// Whether any of its values, or one that it inherits, is faulty and has been replaced by a placeholder.
     pub(crate) faulty: bool,
-    /// Whether `block_size` is inherited from the deployment.
     pub(crate) inherits_block_size: bool,
-    /// Whether `num_blocks` is inherited from the deployment.
     pub(crate) inherits_num_blocks: bool,
-    /// Whether `order` is inherited from the deployment.
     pub(crate) inherits_order: bool,
 }

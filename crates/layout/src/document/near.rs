@@ -1,6 +1,5 @@
 //! Suggestions for misspelt names.
 
-/// Returns the known name closest to `name`, if one is close.
 pub(super) fn closest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
     let close = nearest(name, known).next();
     close.filter(|known| edit_distance(name, known) <= known.len().div_ceil(2))

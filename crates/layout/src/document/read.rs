@@ -10,8 +10,7 @@ use crate::placement::Allocation;
 use crate::spec::{Opaque, Spec};
 use crate::view::MAX_ALLOCATION_BYTES;
 
-/// Values that a group inherits from the deployment by default. `Err` stands for a faulty value, which is already
-/// reported.
+/// Values that a group inherits from the deployment. `Err` stands for a faulty value, which is already reported.
 pub(super) struct Inherited {
     block_size: Result<Option<u64>, Faulty>,
     num_blocks: Result<Option<u64>, Faulty>,
@@ -19,7 +18,6 @@ pub(super) struct Inherited {
 }
 
 impl Inherited {
-    /// No inherited values.
     pub(super) const NOTHING: Self = Self { block_size: Ok(None), num_blocks: Ok(None), order: Ok(None) };
 }
 
@@ -30,7 +28,6 @@ impl Document {
     }
 }
 
-/// Reads the fields of a deployment and of everything in it.
 pub(super) fn read_deployment(reader: &mut Reader<'_, '_>) -> (Document, Vec<Origin>) {
     // Neither value is needed. The reader reports faults in them.
     let _ = reader.constant("schema", SCHEMA, "the form of this document");
@@ -93,7 +90,6 @@ pub(super) fn read_deployment(reader: &mut Reader<'_, '_>) -> (Document, Vec<Ori
     (document, origins)
 }
 
-/// Reads the fields of a group and its specs.
 pub(super) fn read_group(reader: &mut Reader<'_, '_>, inherited: &Inherited) -> (GroupDocument, Origin) {
     let before = reader.faults();
     let name = reader.text("name", "the name by which groups of two sides are matched");
@@ -203,7 +199,6 @@ fn read_order(reader: &mut Reader<'_, '_>, about: &'static str) -> Result<Option
     parsed.map(Some).map_err(|problem| reader.fault("order", problem))
 }
 
-/// Parses the text of an order. The error is a message.
 pub(crate) fn parse_order(text: &str) -> Result<Order, String> {
     let shown = Value::Text(text.to_owned()).describe();
     Order::parse(text).map_err(|error| format!("{shown}: {error}"))

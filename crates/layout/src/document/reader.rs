@@ -9,7 +9,6 @@ use super::near::closest;
 use super::value::Value;
 
 /// Reads one table and records which fields were requested.
-///
 /// Code that reads a table requests every possible field, whatever the table contains. Fields that were not requested
 /// are unknown, and the requested ones form the table's schema.
 pub(super) struct Reader<'a, 'f> {
@@ -62,19 +61,16 @@ impl<'a, 'f> Reader<'a, 'f> {
         self.peek(key)
     }
 
-    /// Returns a field's value without recording the field.
     pub(super) fn peek(&self, key: &str) -> Option<&'a Value> {
         let mut found = self.fields.iter().filter(|(name, _)| name == key);
         found.next().map(|(_, value)| value)
     }
 
-    /// Reads a required text.
     pub(super) fn text(&mut self, key: &'static str, about: &'static str) -> Result<&'a str, Faulty> {
         let value = self.request(key, Form::Text, Need::Required, about);
         self.typed_text(key, value)?.ok_or_else(|| self.missing(key, about))
     }
 
-    /// Reads an optional text.
     pub(super) fn optional_text(&mut self, key: &'static str, about: &'static str) -> Result<Option<&'a str>, Faulty> {
         let value = self.request(key, Form::Text, Need::Optional, about);
         self.typed_text(key, value)
@@ -91,7 +87,6 @@ impl<'a, 'f> Reader<'a, 'f> {
         }
     }
 
-    /// Reads a required text that has only one valid value.
     pub(super) fn constant(
         &mut self,
         key: &'static str,
@@ -108,7 +103,6 @@ impl<'a, 'f> Reader<'a, 'f> {
         }
     }
 
-    /// Reads a required name and returns its meaning.
     pub(super) fn name<T: Copy>(
         &mut self,
         key: &'static str,
@@ -120,7 +114,6 @@ impl<'a, 'f> Reader<'a, 'f> {
         self.named(key, value, names)
     }
 
-    /// Reads an optional name with a default, and returns its meaning.
     pub(super) fn name_or<T: Copy + PartialEq>(
         &mut self,
         key: &'static str,
@@ -149,7 +142,6 @@ impl<'a, 'f> Reader<'a, 'f> {
         Err(self.fault(key, problem))
     }
 
-    /// Reads a required whole number.
     pub(super) fn number(
         &mut self,
         key: &'static str,
@@ -163,7 +155,6 @@ impl<'a, 'f> Reader<'a, 'f> {
         }
     }
 
-    /// Reads an optional whole number.
     pub(super) fn optional(
         &mut self,
         key: &'static str,
@@ -174,7 +165,6 @@ impl<'a, 'f> Reader<'a, 'f> {
         value.map(|value| self.bounded(key, value, bounds)).transpose()
     }
 
-    /// Reads a whole number with a default.
     pub(super) fn number_or(
         &mut self,
         key: &'static str,
@@ -187,7 +177,6 @@ impl<'a, 'f> Reader<'a, 'f> {
         value.map_or(Ok(default), |value| self.bounded(key, value, bounds))
     }
 
-    /// Reads an optional list of whole numbers.
     pub(super) fn numbers(
         &mut self,
         key: &'static str,
@@ -246,7 +235,6 @@ impl<'a, 'f> Reader<'a, 'f> {
         items.map(|(i, item)| Reader::read(format!("{path}[{i}]"), item, self.faults, &mut read)).collect()
     }
 
-    /// Reports a fault of a field.
     pub(super) fn fault(&mut self, key: &str, problem: impl Into<String>) -> Faulty {
         self.faults.add(self.path(key), problem);
         Faulty
@@ -256,17 +244,14 @@ impl<'a, 'f> Reader<'a, 'f> {
         self.fault(key, format!("is missing: {about}"))
     }
 
-    /// Returns the number of faults in the whole report.
     pub(super) fn faults(&self) -> usize {
         self.faults.count()
     }
 
-    /// Returns the path of a field of this table.
     fn path(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// Reports unknown and repeated fields.
     fn finish(self) {
         let known: Vec<&str> = self.requested.iter().map(|field| field.key).collect();
         let mut seen = HashSet::with_capacity(self.fields.len());

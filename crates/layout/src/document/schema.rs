@@ -65,7 +65,6 @@ fn spec() -> Value {
     ])
 }
 
-/// Returns the schema of a table with these fields and no others.
 fn object(fields: &[Field]) -> Value {
     table(object_fields(fields))
 }

@@ -61,7 +61,6 @@ impl Value {
         fields.find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
-    /// Returns a count or size. The error is a message.
     pub(crate) fn whole_number(&self) -> Result<u64, String> {
         let beyond = |negative, shown: String| match negative {
             true => Err(format!("cannot be negative ({shown})")),

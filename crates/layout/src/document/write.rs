@@ -30,7 +30,6 @@ impl Document {
     }
 }
 
-/// The values that all groups share, if they do.
 struct Shared<'a> {
     block_size: Option<u64>,
     num_blocks: Option<u64>,
@@ -49,7 +48,6 @@ impl<'a> Shared<'a> {
     }
 }
 
-/// Returns the value that all items have in common, if there is one.
 fn same<T: PartialEq>(mut values: impl Iterator<Item = T>) -> Option<T> {
     let first = values.next()?;
     values.all(|value| value == first).then_some(first)
@@ -115,7 +113,6 @@ impl Spec {
     }
 }
 
-/// A table under construction.
 #[derive(Default)]
 struct Fields(Vec<(String, Value)>);
 

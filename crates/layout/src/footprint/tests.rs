@@ -16,7 +16,6 @@ mod oracle {
 
     use super::*;
 
-    /// Tells whether the newest of `tokens` tokens attends to token `t`.
     fn seen(spec: &Spec, tokens: u64, t: u64) -> bool {
         let newest = tokens - 1;
         let in_window = |window: Option<u64>| window.is_none_or(|window| newest - t < window);

@@ -8,70 +8,28 @@ use crate::order::{Letter, OrderError};
 use crate::partition::PartitionError;
 use crate::view::MAX_ALLOCATION_BYTES;
 
-/// Describes why a group cannot be placed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum PlacementError {
-    /// The order does not fit the spec.
     #[error(transparent)]
     Order(#[from] OrderError),
-    /// The TP size does not divide the heads or groups.
     #[error("{component}: {error}")]
-    Partition {
-        /// The index of the spec.
-        spec: usize,
-        /// The component's name.
-        component: &'static str,
-        /// The error of its partition.
-        error: PartitionError,
-    },
-    /// `block_size` is not a multiple of the tokens of one state.
+    Partition { spec: usize, component: &'static str, error: PartitionError },
     #[error("block_size {block_size} is no multiple of tokens_per_state {tokens_per_state}")]
-    RaggedState {
-        /// Tokens per block.
-        block_size: u64,
-        /// Tokens per state.
-        tokens_per_state: u64,
-    },
+    RaggedState { block_size: u64, tokens_per_state: u64 },
     /// An axis is longer than any allocation.
     #[error(
         "{count} times {each} bytes exceeds {MAX_ALLOCATION_BYTES} bytes (8 TiB), the most that one \
          allocation may have; {} at most", MAX_ALLOCATION_BYTES.checked_div(*each).unwrap_or(0)
     )]
-    TooMany {
-        /// The field that determines the number of steps.
-        field: Field,
-        /// The number of steps.
-        count: u64,
-        /// The bytes of each step.
-        each: u64,
-    },
-    /// A sum of sizes is too large.
+    TooMany { field: Field, count: u64, each: u64 },
     #[error("{what} exceeds {MAX_ALLOCATION_BYTES} bytes (8 TiB), the most that one allocation may have")]
-    TooLarge {
-        /// The field that caused it.
-        field: Field,
-        /// A description of the sum.
-        what: &'static str,
-    },
-    /// Strides make positions overlap.
+    TooLarge { field: Field, what: &'static str },
     #[error("a stride of {stride} bytes along {letter} is too small: what is inside of it takes {needed}")]
-    Overlap {
-        /// The axis.
-        letter: Letter,
-        /// Its stride.
-        stride: u64,
-        /// The smallest possible stride.
-        needed: u64,
-    },
-    /// `layer_stride` is set, but each layer has its own allocation.
+    Overlap { letter: Letter, stride: u64, needed: u64 },
     #[error("layer_stride has no meaning where each layer is an allocation of its own")]
     LayerStridePerLayer,
-    /// Only one of two strides is set.
     #[error("with B outside L, block_stride and layer_stride are given both or not at all")]
-    OneStrideOnly {
-        /// The stride that is set.
-        given: Field,
-    },
+    OneStrideOnly { given: Field },
 }
 
 /// A field of a group. It is displayed as the end of its key path.
@@ -84,7 +42,6 @@ pub(crate) enum Field {
     Offset,
     BlockStride,
     LayerStride,
-    /// A spec, or one of its fields.
     Spec(usize, Option<&'static str>),
 }
 
@@ -105,7 +62,6 @@ impl fmt::Display for Field {
 }
 
 impl PlacementError {
-    /// Returns the field of the group that the error is about.
     pub(crate) fn field(&self) -> Field {
         match self {
             PlacementError::Order(_) => Field::Order,

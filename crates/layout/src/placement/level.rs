@@ -11,13 +11,11 @@ use crate::view::{Axis, Dim, View};
 pub(super) struct Level {
     /// The axes, outermost first.
     axes: SmallVec<[Step; 6]>,
-    /// The size with all padding.
     pub(super) size: u64,
     /// The distance from the first used byte to the last.
     pub(super) span: u64,
 }
 
-/// An axis of a level.
 #[derive(Clone, Copy)]
 struct Step {
     letter: Letter,
@@ -91,7 +89,6 @@ impl Level {
         Ok(Self { axes, size: size.max(span), span })
     }
 
-    /// Adds the level's axes to the view inside it.
     pub(super) fn wrap(&self, view: &mut View) {
         for step in &self.axes {
             let axis = match step.letter {
@@ -109,7 +106,6 @@ impl Level {
         view.dims.sort_by_key(|dim| dim.axis);
     }
 
-    /// Returns the stride of an axis, or 0 if the level does not have it.
     pub(super) fn stride(&self, wanted: Letter) -> u64 {
         let mut axes = self.axes.iter();
         axes.find(|step| step.letter == wanted).map_or(0, |step| step.stride)

@@ -25,7 +25,6 @@ pub enum Allocation {
     PerLayer,
 }
 
-/// Everything that determines the location of a group's bytes on one rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape<'a> {
     pub(crate) specs: &'a [Spec],
@@ -53,7 +52,6 @@ pub struct Placement {
 }
 
 impl Shape<'_> {
-    /// Computes the strides of every component.
     pub(crate) fn place(&self) -> Result<Placement, PlacementError> {
         let per_layer = self.allocation == Allocation::PerLayer;
         if per_layer && self.layer_stride.is_some() {
@@ -90,7 +88,6 @@ impl Shape<'_> {
         Ok((placed.components, placed.span))
     }
 
-    /// Places a page of several specs for each layer and block.
     fn place_pages(&self, specs: &[Spec]) -> Result<(Vec<ComponentView>, u64), PlacementError> {
         use Letter::{B, L};
         if self.order.is_some_and(|order| *order != Order::pages()) {

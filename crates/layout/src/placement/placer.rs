@@ -9,7 +9,6 @@ use crate::order::{Letter, Letters, Order, OrderError};
 use crate::spec::{Arrangement, Component, Geometry, Spec, States};
 use crate::view::{Axis, ComponentView, Dim, View};
 
-/// The views of a spec's components, and their total size.
 pub(super) struct Placed {
     pub(super) components: Vec<ComponentView>,
     pub(super) size: u64,
@@ -17,7 +16,6 @@ pub(super) struct Placed {
 }
 
 impl Placed {
-    /// Adds an offset to all views.
     pub(super) fn shift(&mut self, bytes: u64) -> Result<(), PlacementError> {
         for component in &mut self.components {
             component.view.offset =
@@ -34,7 +32,6 @@ struct Part {
     dims: SmallVec<[Dim; 3]>,
 }
 
-/// Places one spec.
 pub(super) struct Placer<'a> {
     shape: &'a Shape<'a>,
     index: usize,
@@ -47,7 +44,6 @@ pub(super) struct Placer<'a> {
 }
 
 impl<'a> Placer<'a> {
-    /// Returns a placer for the spec with this index in its group.
     pub(super) fn new(
         shape: &'a Shape<'a>,
         index: usize,
@@ -77,7 +73,6 @@ impl<'a> Placer<'a> {
         Ok(Self { shape, index, spec, geometry, units, states, heads })
     }
 
-    /// Places the spec in an order.
     pub(super) fn place(&self, order: &Order) -> Result<Placed, PlacementError> {
         let (block, layer) = (self.shape.block_stride, self.shape.layer_stride);
         let one_allocation = self.shape.allocation == Allocation::One;
@@ -183,7 +178,6 @@ impl<'a> Placer<'a> {
         Ok(Placed { components, size: level.size, span: level.span })
     }
 
-    /// Places each component in an order of its own, one after another.
     fn apart(&self, orders: &[Letters]) -> Result<Placed, PlacementError> {
         let mut placed = Placed { components: Vec::new(), size: 0, span: 0 };
         let allocation = || too_large(self.index, "the allocation");
@@ -312,7 +306,6 @@ impl<'a> Placer<'a> {
     }
 }
 
-/// Tells whether `B` is outside `L` for any component.
 fn block_outside(order: &Order) -> bool {
     let outside = |own: &[Letter]| {
         let position = |letter| order.shared.iter().chain(own).position(|l| *l == letter);

@@ -48,7 +48,6 @@ impl Attention {
         ]
     }
 
-    /// Returns the first token that the token at position `end` attends to.
     pub(super) fn first_token_needed(&self, end: u64) -> u64 {
         // A size of 0 is refused when a deployment is checked. Here any result is fine as long as nothing panics.
         let window = self.sliding_window.map_or(0, |w| first_in_window(w, end));

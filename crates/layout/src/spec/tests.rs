@@ -3,7 +3,6 @@
 use super::*;
 use crate::dtype::Dtype;
 
-/// Returns a spec of each kind with `n` for all numbers.
 fn all(n: u64) -> Vec<Spec> {
     let (dtype, conv_layout) = (Dtype::F64, ConvLayout::Ds);
     let scaled = ScaledLatent { data_bytes: n, scale_bytes: n, tokens_per_state: n, sliding_window: Some(n) };

@@ -21,16 +21,13 @@ struct Fixture {
     cases: Vec<Case>,
 }
 
-/// A config, and the caches of its layers according to its class.
 #[derive(Deserialize)]
 struct Case {
     /// The name of a published config. If there is none, `config` contains the config.
     file: Option<String>,
     #[serde(default)]
     config: Json,
-    /// The model's own type, if a published config has one.
     dtype: Option<String>,
-    /// The caches, each with the layers that have it.
     caches: BTreeMap<String, String>,
 }
 
@@ -148,7 +145,6 @@ fn in_words(group: &ModelGroup) -> Option<String> {
     })
 }
 
-/// An intended difference between the catalog and a class.
 struct Exception {
     why: &'static str,
     /// Selects the configs of this exception. All of them must differ, and there must be at least one.
@@ -234,8 +230,7 @@ fn the_catalog_agrees_with_the_config_classes() {
     assert!(agreed > 1000, "only {agreed}");
 }
 
-/// The classes of these configs show which keys matter. So none that is about something else may be reported as not
-/// read.
+/// The classes of these configs show which keys matter. No key about something else may be reported as not read.
 #[test]
 fn no_key_of_a_known_class_is_named_as_unread() {
     let (mut read, mut named) = (0, BTreeSet::new());

@@ -8,7 +8,6 @@ use transload_layout::spec::{
     Attention, ConvLayout, GdnConv, GdnSsm, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm, Spec,
 };
 
-/// Returns the text of a published config.
 pub(crate) fn config(name: &str) -> Json {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/catalog/configs");
     let path = format!("{folder}/{name}.json");
@@ -29,7 +28,6 @@ pub(crate) fn config_but(name: &str, changes: Json) -> Json {
     config
 }
 
-/// Returns a config with nothing but the family's name.
 pub(crate) fn bare(family: &str) -> Json {
     json!({ "model_type": family })
 }
@@ -39,7 +37,6 @@ pub(crate) fn read(config: &Json) -> Result<Model, ConfigError> {
     Model::from_config(&value, &Options::default())
 }
 
-/// Reads a config with another cache type than the model's.
 pub(crate) fn read_in(dtype: &str, config: &Json) -> Result<Model, ConfigError> {
     let value: Value = serde_json::from_value(config.clone()).unwrap();
     let cache_dtype = CacheDtype::from_name(dtype);
@@ -47,7 +44,6 @@ pub(crate) fn read_in(dtype: &str, config: &Json) -> Result<Model, ConfigError> 
     Model::from_config(&value, &Options { cache_dtype })
 }
 
-/// Returns the error for a config.
 pub(crate) fn fault(config: &Json) -> String {
     match read(config) {
         Ok(model) => panic!("{config} is {model:?}"),
@@ -96,8 +92,7 @@ fn in_short(spec: &Spec) -> String {
     }
 }
 
-/// Returns the bytes by which this many further tokens extend a long sequence, for all layers. Full windows and chunks
-/// do not grow.
+/// Returns the bytes by which that many tokens extend a long sequence. Full windows and chunks do not grow.
 pub(crate) fn growth(model: &Model, tokens: u64) -> u64 {
     let far = 1 << 20;
     let specs = model.groups.iter().flat_map(|group| {
@@ -111,7 +106,6 @@ pub(crate) fn growth(model: &Model, tokens: u64) -> u64 {
     bytes.sum()
 }
 
-/// Returns the bytes of full windows.
 pub(crate) fn windows(model: &Model) -> u64 {
     let specs = model.groups.iter().flat_map(|group| {
         let layers = group.layers.ids().len() as u64;
@@ -129,34 +123,28 @@ pub(crate) fn windows(model: &Model) -> u64 {
     bytes.sum()
 }
 
-/// Returns the bytes of one state of one layer, for all heads.
 fn state_bytes(spec: &Spec) -> u64 {
     spec.state_content_size(1).unwrap() * spec.num_heads(1).unwrap()
 }
 
-/// Returns the layers of a group, as text.
 pub(crate) fn layers(model: &Model, group: &str) -> String {
     let found = model.groups.iter().find(|known| known.name == group);
     found.unwrap_or_else(|| panic!("no {group} in {model:?}")).layers.to_string()
 }
 
-/// Returns the model of a published config.
 pub(crate) fn model(name: &str) -> Model {
     read(&config(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Returns the model of a config with nothing but the family's name.
 pub(crate) fn default_of(family: &str) -> Model {
     read(&bare(family)).unwrap_or_else(|error| panic!("{family}: {error}"))
 }
 
-/// Returns the groups as (name, layers).
 pub(crate) fn groups(model: &Model) -> Vec<(&str, String)> {
     let groups = model.groups.iter();
     groups.map(|group| (group.name.as_str(), group.layers.to_string())).collect()
 }
 
-/// Returns the specs of a group's layers.
 pub(crate) fn specs<'a>(model: &'a Model, group: &str) -> &'a [Spec] {
     let found = model.groups.iter().find(|known| known.name == group);
     &found.unwrap_or_else(|| panic!("no group {group}")).specs
@@ -170,7 +158,6 @@ pub(crate) fn sizes(model: &Model, group: &str) -> (u64, u64) {
     (found.layers.ids().len() as u64, bytes.sum())
 }
 
-/// Returns the spec of keys and values in bf16, for all tokens.
 pub(crate) fn attention(heads: u64, head_dim: u64) -> Vec<Spec> {
     vec![Spec::Attention(Attention {
         heads,
@@ -206,8 +193,7 @@ pub(crate) fn mamba1(d_inner: u64, state_size: u64) -> Vec<Spec> {
     ]
 }
 
-/// Returns the specs of a page of a delta net with a kernel of 4. The arguments are (heads, width) of keys and of
-/// values.
+/// Returns the specs of a delta net's page with a kernel of 4. Arguments are (heads, width) of keys and of values.
 pub(crate) fn delta_net(keys: (u64, u64), values: (u64, u64), ssm: Dtype) -> Vec<Spec> {
     vec![
         Spec::GdnConv(GdnConv {

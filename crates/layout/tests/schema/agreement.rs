@@ -121,7 +121,6 @@ fn damage() -> impl Strategy<Value = Damage> {
     ]
 }
 
-/// Returns the JSON pointers of all suitable values in a document.
 fn places(value: &Json, suits: fn(&Json) -> bool) -> Vec<String> {
     fn walk(value: &Json, path: &str, suits: fn(&Json) -> bool, found: &mut Vec<String>) {
         if suits(value) {

@@ -9,7 +9,6 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Returns every document that is stored in a file, with its path.
 pub(crate) fn committed() -> Vec<(String, Json)> {
     let mut found = Vec::new();
     for folder in ["docs", "fuzz/corpus/document", "tests/vectors"] {

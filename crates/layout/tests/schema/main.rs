@@ -15,7 +15,6 @@ use transload_layout::document::{Faults, Value, json_schema};
 
 use documents::{all_fields, committed, root};
 
-/// A validator with our schema in it.
 struct Validator {
     schemas: boon::Schemas,
     deployment: boon::SchemaIndex,
@@ -34,14 +33,12 @@ impl Validator {
         Self { schemas, deployment }
     }
 
-    /// Returns the validator's errors for a document.
     fn check(&self, document: &Json) -> Result<(), String> {
         let checked = self.schemas.validate(document, self.deployment);
         checked.map_err(|error| format!("{error:#}"))
     }
 }
 
-/// Returns the reader's faults for a document.
 fn read(document: &Json) -> Result<Deployment, Faults> {
     let value: Value = serde_json::from_value(document.clone()).unwrap();
     Deployment::from_value(&value)

@@ -20,7 +20,6 @@ head_dim = 128
 dtype = "bf16"
 "#;
 
-/// Returns the text that the fault at `path` marks.
 #[track_caller]
 fn marked<'t>(text: &'t str, path: &str) -> &'t str {
     let Err(ParseError::Faults { faults, .. }) = parse("a.toml", text, Syntax::Toml) else {
