@@ -37,7 +37,6 @@ pub struct BoundRoute {
     /// The index of the group in the plan.
     pub group: usize,
     shape: Arc<BoundShape>,
-    /// The start address of the shape on each side.
     start: Sides<u64>,
 }
 
@@ -45,7 +44,6 @@ pub struct BoundRoute {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct BoundShape {
     program: Program,
-    /// For each nest, the components that it moves.
     components: Vec<ComponentSet>,
     /// For each nest, the number of places where it runs.
     places: Vec<u64>,

@@ -190,7 +190,6 @@ impl Codec {
 }
 
 impl Rows {
-    /// Returns the number of tokens in this many bytes.
     fn tokens(self, bytes: usize) -> usize {
         let row = self.bytes(1).unwrap_or(usize::MAX);
         match bytes.checked_rem(row) {

@@ -5,8 +5,7 @@ use crate::plan::Plan;
 use crate::request::Request;
 use crate::route::Route;
 
-/// The version of the rules by which plans are made, including replica choice and stream order. Change it whenever they
-/// change.
+/// The version of the rules by which plans are made, of replica choice and stream order too. Change it with them.
 const VERSION: &[u8] = b"transload.plan rules 4";
 
 impl Plan {
@@ -36,8 +35,7 @@ impl Plan {
 struct Writer(blake3::Hasher);
 
 impl Writer {
-    /// Hashes a route. Every field has a fixed length or follows its length, so different plans cannot have the same
-    /// encoding.
+    /// Every field has a fixed length or follows its length, so different plans cannot have the same encoding.
     fn route(&mut self, plan: &Plan, route: &Route) {
         let ranks = [route.src_rank.0.into(), route.dst_rank.0.into()];
         self.numbers(&ranks);

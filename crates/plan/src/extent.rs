@@ -31,8 +31,7 @@ pub(crate) struct NestsByExtent {
 }
 
 impl NestsByExtent {
-    /// Returns the nests of a segment, each with its index in the program. They are made when their extent occurs for
-    /// the first time.
+    /// Returns a segment's nests, each with its index in the program. They are made when their extent first occurs.
     pub(crate) fn get(
         &mut self,
         segment: &Segment,

@@ -12,7 +12,6 @@ use crate::request::Request;
 use crate::sides::Sides;
 use crate::tokens::StateRange;
 
-/// The part of a plan that all routes of a group share.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupPlan {
     pub(crate) name: String,
@@ -20,7 +19,6 @@ pub(crate) struct GroupPlan {
     pub(crate) index: Sides<usize>,
     pub(crate) num_blocks: Sides<u32>,
     pub(crate) components: Vec<ComponentPlan>,
-    /// The distinct ranges of states that the specs move.
     pub(crate) ranges: Vec<StateRange>,
 }
 
@@ -32,9 +30,7 @@ pub(crate) struct ComponentPlan {
     /// The rows in which codecs encode it, if they do.
     pub(crate) rows: Option<Rows>,
     pub(crate) partition: Partition,
-    /// The number of destination ranks that need each unit.
     pub(crate) readers: u64,
-    /// An index into the group's `ranges`.
     pub(crate) range: usize,
 }
 
@@ -86,8 +82,7 @@ impl GroupPlan {
         hull(touched.filter(|entries| !entries.is_empty()))
     }
 
-    /// Returns the layer slots that two stages have in common, as indices into the whole group, and each side's first
-    /// slot.
+    /// Returns the layer slots that two stages share, as indices into the whole group, and each side's first slot.
     pub(crate) fn slots_in_common(
         &self,
         ranks: &Sides<Ranks<'_>>,
@@ -101,7 +96,6 @@ impl GroupPlan {
         (slots.map(|slots| slots.start), both)
     }
 
-    /// Returns the partitions of the components that move anything.
     pub(crate) fn partitions(&self) -> impl Iterator<Item = Partition> {
         let components = self.components.iter();
         let moving = components.filter(|component| self.ranges[component.range].count() > 0);

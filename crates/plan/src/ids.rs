@@ -43,7 +43,6 @@ fn check_name(text: &str) -> Result<(), NameError> {
     }
 }
 
-/// Checks that a name has the form `SERVICE/INSTANCE` or `SERVICE`.
 fn check_agent(text: &str) -> Result<(), NameError> {
     text.splitn(2, '/').try_for_each(check_name)
 }
@@ -62,7 +61,8 @@ macro_rules! text {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Checks and wraps a text: each part of a name has 1 to [`MAX_NAME`] letters, digits, `.`, `_`, `~` and `-`.
+            /// Checks and wraps a text: each part of a name has 1 to [`MAX_NAME`] letters, digits, `.`, `_`, `~` and
+            /// `-`.
             pub fn new(text: impl AsRef<str>) -> Result<Self, NameError> {
                 $check(text.as_ref())?;
                 Ok(Self(Arc::from(text.as_ref())))

@@ -15,7 +15,6 @@ use crate::tokens::Place;
 pub struct ComponentSet(pub u64);
 
 impl ComponentSet {
-    /// Returns the set of one component.
     pub(crate) fn one(index: usize) -> Self {
         Self(1 << (index as u64 % 64))
     }
@@ -34,8 +33,7 @@ pub(crate) struct Strided {
     pub(crate) nest: Nest,
 }
 
-/// The start address of a nest on one side, as a function of block and state: `base + block * block_stride + state *
-/// state_stride`.
+/// The start address of a nest on one side: `base + block * block_stride + state * state_stride`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Origin {
     pub(crate) base: u64,
@@ -48,8 +46,7 @@ impl Origin {
         self.base + place.block * self.block_stride + place.state * self.state_stride
     }
 
-    /// Tells whether `next` starts right after `run` bytes from here, for every block and every state. With
-    /// `state_is_zero`, only state 0 matters.
+    /// Tells whether `next` starts right after `run` bytes, in every block, at every state or (`state_is_zero`) at 0.
     fn runs_into(self, next: Self, run: u64, state_is_zero: bool) -> bool {
         self.base + run == next.base
             && self.block_stride == next.block_stride
@@ -81,7 +78,6 @@ pub(crate) fn simplify(mut loops: SmallVec<[Loop; 8]>, mut run: u64) -> Nest {
 }
 
 /// Joins nests whose chunks are adjacent on both sides, as often as possible.
-///
 /// `zero` tells for each side whether the state is 0 at all places of these nests.
 pub(crate) fn fuse(nests: &mut SmallVec<[Strided; 4]>, zero: Sides<bool>) {
     let follows = |a: &Strided, b: &Strided| {
@@ -184,7 +180,6 @@ pub fn jointly_contiguous_chunks(src: &[ComponentView], dst: &[ComponentView]) -
     })
 }
 
-/// Returns the loops over two views of the same component.
 fn paired(index: usize, src: &ComponentView, dst: &ComponentView) -> Result<SmallVec<[Loop; 8]>, PairError> {
     let of = |view: &ComponentView| (view.spec, view.component);
     if of(src) != of(dst) {

@@ -31,21 +31,17 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Pieces that no codec encodes.
     pub(crate) const PLAIN: Self = Self { rows: None, bytes: PLAIN };
 }
 
-/// A slice that a codec encodes, on one side.
 pub(crate) struct Coded<'a> {
     pub(crate) slice: &'a Slice,
     pub(crate) rows: Rows,
-    /// The layer slots.
     pub(crate) slots: Range<u64>,
 }
 
 impl Coded<'_> {
-    /// Returns the programs of consecutive parts of the stream. Each has windows of one size, ordered by window, layer
-    /// and head.
+    /// Returns programs of consecutive parts of the stream: windows of one size, ordered by window, layer and head.
     pub(crate) fn programs(&self, side: Side, lookup: &Lookup<'_>) -> Vec<(StreamProgram, Pieces)> {
         let windows: Vec<StateRange> = windows(self.slice.class.range).collect();
         let alike = windows.chunk_by(|a, b| a.count() == b.count());
@@ -107,14 +103,12 @@ pub(crate) fn most_places(slice: &Slice, layers: u64) -> u64 {
 }
 
 impl RouteGroup {
-    /// Returns the group with only the slices of these components.
     pub(crate) fn with_components(&self, wanted: impl Fn(usize) -> bool) -> Self {
         let slices = self.slices.iter().filter(|slice| wanted(slice.component));
         Self { slices: slices.cloned().collect(), ..self.clone() }
     }
 }
 
-/// Splits the states of a range by window.
 fn windows(range: StateRange) -> impl Iterator<Item = StateRange> {
     let windows = range.first / WINDOW..range.end.div_ceil(WINDOW);
     let cut = windows.map(move |window| StateRange {

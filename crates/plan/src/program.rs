@@ -217,7 +217,6 @@ impl StreamProgram {
     }
 }
 
-/// Returns the bytes of a nest in a stream, if its loops are dense there.
 fn dense_bytes(nest: &Nest) -> Option<u64> {
     let mut dense = nest.run;
     for l in nest.loops.iter().rev() {

@@ -37,12 +37,10 @@ impl<'a> Ranks<'a> {
     }
 }
 
-/// Returns the intersection of two ranges.
 pub(crate) fn overlap<T: Ord + Copy>(a: &Range<T>, b: &Range<T>) -> Range<T> {
     a.start.max(b.start)..a.end.min(b.end)
 }
 
-/// Returns the smallest range that contains all ranges.
 pub(crate) fn hull<T: Ord + Default>(ranges: impl Iterator<Item = Range<T>>) -> Range<T> {
     let all = ranges.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
     all.unwrap_or_default()

@@ -19,23 +19,18 @@ pub struct Route {
     pub src_rank: Rank,
     /// The destination rank.
     pub dst_rank: Rank,
-    /// The groups that have data on this route.
     pub(crate) groups: Vec<RouteGroup>,
 }
 
 /// The slices of one group on one route that travel for the same layers.
-///
 /// Most groups have one of these on each route. If replicas divide layers, replicated components travel for fewer
 /// layers than others. Then the group has several, each for other layers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RouteGroup {
-    /// The index of the group in the plan.
     pub(crate) group: usize,
     /// The global layers that two stages have in common. All routes between them share this list.
     pub(crate) in_common: Arc<[u32]>,
-    /// The part of these layers that travels.
     pub(crate) slots: Range<usize>,
-    /// The slices.
     pub(crate) slices: SmallVec<[Slice; 2]>,
 }
 
@@ -44,12 +39,10 @@ pub(crate) struct RouteGroup {
 pub(crate) struct Slice {
     pub(crate) component: usize,
     pub(crate) class: Class,
-    /// The start address.
     pub(crate) at: Sides<Origin>,
     /// The loop over layers. It is separate because streams may be ordered by layer.
     pub(crate) layers: Loop,
     pub(crate) units: Loop,
-    /// The loops over content and bytes.
     pub(crate) loops: SmallVec<[Loop; 4]>,
 }
 
@@ -57,10 +50,8 @@ pub(crate) struct Slice {
 /// in them are laid out. Slices of one class may share segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Class {
-    /// The states that travel.
     pub(crate) range: StateRange,
-    /// Whether states and blocks have matching strides, so that a state's address is linear in `block *
-    /// states_per_block + state`.
+    /// Whether a state's address is linear in `block * states_per_block + state`.
     pub(crate) linear: Sides<bool>,
     /// Whether the stride of blocks is smaller than that of states: on both sides, or on one side if the other's blocks
     /// hold one state each.
@@ -70,13 +61,11 @@ pub(crate) struct Class {
 /// A range of states that slices of some classes all move in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// The common class of these slices for this range.
     pub(crate) class: Class,
     pub(crate) classes: SmallVec<[Class; 2]>,
 }
 
-/// The data of one group on a route, as if it started at 0 on both sides. Routes that differ only in their ranks share
-/// it.
+/// The data of one group on a route, as if it started at 0 on both sides. Routes of other ranks may share it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RouteShape {
     group: usize,
@@ -85,7 +74,6 @@ pub(crate) struct RouteShape {
 }
 
 impl RouteShape {
-    /// Returns the shape of one group on a route, and its start address on each side.
     pub(crate) fn of(parts: &[RouteGroup]) -> (Self, Sides<u64>) {
         let slices = || parts.iter().flat_map(|part| &part.slices);
         let start = Sides::of(|side| {
@@ -108,19 +96,16 @@ impl RouteShape {
 }
 
 impl Slice {
-    /// Returns the bytes of one unit of one state.
     pub(crate) fn unit_bytes(&self) -> u64 {
         self.loops.iter().map(|l| l.count).product()
     }
 
-    /// Returns the start address in a layer slot.
     pub(crate) fn at_slot(&self, slot: u64) -> Sides<Origin> {
         Sides::of(|side| Origin { base: self.at[side].base + slot * self.layers.stride(side), ..self.at[side] })
     }
 }
 
 impl RouteGroup {
-    /// Returns the global layers that travel.
     pub(crate) fn layers(&self) -> &[u32] {
         &self.in_common[self.slots.clone()]
     }
@@ -162,18 +147,15 @@ impl RouteGroup {
         places.fold(0, u64::saturating_add)
     }
 
-    /// Returns the number of bytes that it moves.
     pub(crate) fn bytes(&self) -> u64 {
         let slices = self.slices.iter();
         slices.map(|slice| self.slice_bytes(slice)).sum()
     }
 
-    /// Returns the number of bytes that one of its slices moves.
     pub(crate) fn slice_bytes(&self, slice: &Slice) -> u64 {
         slice.class.range.count() * slice.unit_bytes() * slice.units.count * self.layers().len() as u64
     }
 
-    /// Returns the distinct classes of its slices, in order.
     pub(crate) fn classes(&self) -> SmallVec<[Class; 2]> {
         let mut classes = SmallVec::new();
         for slice in &self.slices {

@@ -5,10 +5,8 @@ use crate::sides::{Sides, both};
 use crate::table::Lookup;
 use crate::tokens::{Place, Segment};
 
-/// The properties of a side's blocks for some slices.
 #[derive(Clone, Copy)]
 struct Blocks {
-    /// The number of states in a block.
     size: u64,
     /// Whether a block continues where the previous one in memory ends.
     linear: bool,
@@ -42,7 +40,6 @@ impl Blocks {
 
 /// Cuts the token axis at both sides' blocks, and joins again what is adjacent on both sides, whatever the order of the
 /// tables.
-///
 /// With `open`, the first and the last block of each range stay separate, so that slices of another range can join
 /// them. Costs O(cuts) time. If the destination's table lists its blocks in memory order, it takes memory only for the
 /// resulting segments.
@@ -73,8 +70,7 @@ pub(crate) fn make(class: Class, open: bool, lookups: Sides<Lookup<'_>>) -> Vec<
     }
 }
 
-/// Joins segments that arrive in the order of the destination's memory: first along the states, then the results from
-/// block to block.
+/// Joins segments in the order of the destination's memory: first along the states, then from block to block.
 struct Joiner {
     blocks: Sides<Blocks>,
     along_states: bool,
@@ -130,8 +126,7 @@ impl Joiner {
         self.done
     }
 
-    /// Finishes with the first and the last block of each segment separate, so that slices of another piece can join
-    /// them.
+    /// Keeps the first and the last block of each segment separate, so that slices of another piece can join them.
     fn finish_open(self) -> Vec<Segment> {
         let blocks = self.blocks;
         let single_states = !self.from_block_to_block && both(|side| blocks[side].size == 1);
@@ -152,7 +147,6 @@ impl Joiner {
     }
 }
 
-/// Returns a segment unchanged, or its states one by one.
 fn states(segment: Segment, apart: bool) -> impl Iterator<Item = Segment> {
     let (count, states) = match apart {
         false => (1, segment.states),

@@ -6,7 +6,6 @@ use transload_layout::Side;
 
 pub(crate) const SIDES: [Side; 2] = [Side::Source, Side::Destination];
 
-/// A value for each side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Sides<T> {
     pub(crate) src: T,
@@ -48,7 +47,6 @@ impl<T> IndexMut<Side> for Sides<T> {
     }
 }
 
-/// Tells whether a condition holds on both sides.
 pub(crate) fn both(holds: impl FnMut(Side) -> bool) -> bool {
     SIDES.into_iter().all(holds)
 }

@@ -9,8 +9,7 @@ use crate::group::GroupPlan;
 use crate::ranks::{Ranks, overlap};
 use crate::sides::Sides;
 
-/// Checks that a plan between these stages would not have too many slices. It costs O(stages), and O(ranks) for each
-/// component, and allocates almost nothing.
+/// Checks that a plan has not too many slices, in O(stages), and O(ranks) per component, almost without allocating.
 pub(crate) fn check(ranks: &Sides<Ranks<'_>>, stages: &[Sides<u32>], groups: &[GroupPlan]) -> Result<(), PlanError> {
     let Sides { src, dst } = ranks;
     let (src_tp, dst_tp) = (src.deployment.tp(), dst.deployment.tp());

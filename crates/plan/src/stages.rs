@@ -15,7 +15,6 @@ use crate::sides::{SIDES, Sides, both};
 
 /// A pipeline stage of each side, with the views of their groups paired up.
 pub(crate) struct Stages<'a> {
-    /// The TP sizes.
     tp: Sides<u32>,
     stages: Sides<u32>,
     groups: Vec<StageGroup<'a>>,
@@ -31,7 +30,6 @@ struct StageGroup<'a> {
 /// A component's views on TP rank 0 of both sides. Other ranks differ only in their units.
 struct ViewPair {
     slice: Slice,
-    /// Whether blocks are outside layers at the destination.
     blocks_outside: bool,
 }
 
@@ -89,7 +87,6 @@ impl<'a> Stages<'a> {
         }))
     }
 
-    /// Returns the route between two TP ranks of these stages, if they share anything.
     pub(crate) fn route(&self, src_rank: u32, dst_rank: u32) -> Option<Route> {
         let ranks = Sides { src: (self.tp.src, src_rank), dst: (self.tp.dst, dst_rank) };
         let mut groups = Vec::new();

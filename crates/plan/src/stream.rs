@@ -113,7 +113,6 @@ fn section(group: &RouteGroup, layer: Option<u32>, program: StreamProgram, piece
     Section { group: group.group, layer, start: 0, program, pieces }
 }
 
-/// Returns one group's part of a stream, in pieces.
 fn pieces(
     group: &RouteGroup,
     planned: &GroupPlan,
@@ -136,7 +135,6 @@ fn pieces(
     coded.chain([plain]).collect()
 }
 
-/// Returns one group's part of a stream as a program.
 fn half(group: &RouteGroup, side: Side, slot: Option<u64>, lookup: &Lookup<'_>) -> StreamProgram {
     let (mut program, mut end) = (Program::default(), 0);
     for class in group.classes() {

@@ -28,7 +28,6 @@ impl BlockTable {
     /// An entry without a block (for example, before a sliding window).
     pub const NONE: u32 = u32::MAX;
 
-    /// Returns the block of an entry, if it has one.
     pub(crate) fn get(&self, entry: u64) -> Option<u32> {
         match self {
             BlockTable::Identity => u32::try_from(entry).ok(),
@@ -128,7 +127,6 @@ pub enum BindError {
     Repeated { group: String, block: u32 },
 }
 
-/// The table of one group, with the context for its checks.
 struct GroupTable<'a> {
     side: Side,
     group: &'a str,

@@ -10,17 +10,13 @@ use crate::sides::Sides;
 /// The states of one spec that travel, and the number of states in a block of each side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StateRange {
-    /// The first state, counted from the sequence's start.
     pub(crate) first: u64,
-    /// The state after the last.
     pub(crate) end: u64,
-    /// The states per block.
     pub(crate) block: Sides<u64>,
 }
 
 impl StateRange {
     /// Returns the states of `spec` that a request moves, between blocks of this many tokens.
-    ///
     /// A state of k tokens travels if its last token is in the range; an unfinished one does not exist. Windows and
     /// chunks only move what is still needed. Recurrent state is one state in one block.
     pub(crate) fn of(spec: &Spec, request: &Request, block_tokens: Sides<u64>) -> Self {
@@ -35,7 +31,6 @@ impl StateRange {
         }
     }
 
-    /// Returns the number of states.
     pub(crate) fn count(self) -> u64 {
         self.end.saturating_sub(self.first)
     }
@@ -52,8 +47,7 @@ impl StateRange {
         last.src.max(last.dst)
     }
 
-    /// Returns the ranges of states inside one block of each side, in token order. Their places are entries of block
-    /// tables.
+    /// Returns the ranges of states inside one block of each side, in token order. Places are block table entries.
     pub(crate) fn cuts(self) -> impl Iterator<Item = Segment> {
         let mut state = self.first;
         std::iter::from_fn(move || {
@@ -68,7 +62,6 @@ impl StateRange {
         })
     }
 
-    /// Returns the number of [`cuts`](Self::cuts).
     pub(crate) fn segments(self) -> u64 {
         if self.count() == 0 {
             return 0;
@@ -96,19 +89,16 @@ impl StateRange {
 /// A range of states in one block of each side, or in neighbouring blocks of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// The place where it starts.
     pub(crate) at: Sides<Place>,
     pub(crate) states: u64,
     /// The number of blocks on each side, with `states` states in each.
     pub(crate) blocks: u64,
 }
 
-/// A state on one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// A block of its memory, or an entry of the block table before the look-up.
     pub(crate) block: u64,
-    /// The index of the state in the block.
     pub(crate) state: u64,
 }
 

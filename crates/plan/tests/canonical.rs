@@ -22,7 +22,6 @@ fn scattered(entries: u32, step: u32) -> Tables {
     Tables(vec![BlockTable::List(blocks)])
 }
 
-/// Returns the number of chunks and their length for each decode rank.
 fn chunks(src: (u32, u32, &str), dst: (u32, u32, &str)) -> (u64, u64) {
     let src_tables = scattered(2048 / src.1, 37);
     let dst_tables = scattered(2048 / dst.1, 41);

@@ -14,7 +14,6 @@ fn side(group: Json) -> Deployment {
     Deployment::from_value(&document).unwrap()
 }
 
-/// Returns the spec of attention with one head and 8 bytes for each token.
 fn attention() -> Json {
     json!({"kind": "attention", "heads": 1, "head_dim": 4, "dtype": "u8"})
 }

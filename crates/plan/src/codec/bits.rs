@@ -1,7 +1,6 @@
 //! Conversion of f16 and bf16 to f32 and back. The operations vectorize, and do not depend on whether the processor
 //! flushes subnormal numbers to zero.
 
-/// The type of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Float {
     F32,
@@ -63,10 +62,8 @@ impl Float {
     }
 }
 
-/// The largest finite f16.
 const F16_MAX: f32 = 65_504.0;
 
-/// The bits of the smallest normal f16.
 pub(super) const F16_NORMAL: u16 = 0x0400;
 
 /// The bits of an infinity. Those of finite positive numbers are smaller.

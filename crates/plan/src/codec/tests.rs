@@ -22,8 +22,7 @@ fn half(bits: u16) -> f64 {
     if bits >> 15 == 1 { -magnitude } else { magnitude }
 }
 
-/// Returns the nearest number with this many bits after the first, all of them worth at least 2^`least`. Ties go to
-/// even.
+/// Returns the nearest number with this many bits after the first, all worth at least 2^`least`. Ties go to even.
 fn nearest(number: f64, bits: i32, least: i32) -> f64 {
     let unit = 2_f64.powi((number.abs().log2().floor() as i32 - bits).max(least));
     (number / unit).round_ties_even() * unit
@@ -37,7 +36,6 @@ fn value(dtype: Dtype, bytes: &[u8]) -> f64 {
     }
 }
 
-/// Returns a decoded value in its type, as a number.
 fn rounded(dtype: Dtype, decoded: f64) -> f64 {
     if decoded == 0.0 {
         return 0.0;
@@ -61,7 +59,6 @@ struct Group {
 }
 
 impl Group {
-    /// Returns the code that a value must have.
     fn code(&self, value: f64, most: f64) -> u8 {
         if self.scale == 0.0 {
             return 0;
@@ -72,7 +69,6 @@ impl Group {
     }
 }
 
-/// Reads codes tile by tile.
 fn read(codec: Codec, (keys, values, tokens): (usize, usize, usize), codes: &[u8]) -> Vec<Group> {
     let mut codes: VecDeque<u8> = codes.iter().copied().collect();
     let mut take = |count: usize| codes.drain(..count).collect::<Vec<u8>>();

@@ -14,7 +14,6 @@ const ROUND: f32 = 8_388_608.0;
 
 type Lanes<T> = [T; GROUP];
 
-/// The axis along which values form a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Along {
     /// The values of one element over all tokens. Used for keys, some of whose elements are large in all tokens.
@@ -23,7 +22,6 @@ pub(super) enum Along {
     Elements,
 }
 
-/// The storage of codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// One byte for each code.
@@ -33,7 +31,6 @@ pub(super) enum Form {
 }
 
 impl Form {
-    /// Returns the largest code.
     fn most(self) -> f32 {
         match self {
             Self::Bytes => 255.0,
@@ -42,7 +39,6 @@ impl Form {
     }
 }
 
-/// The location and format of a tile's values.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tile {
     pub(super) form: Form,
@@ -57,7 +53,6 @@ pub(super) struct Tile {
 }
 
 impl Tile {
-    /// Returns the bytes of scales, minima and codes.
     pub(super) fn bytes(&self) -> usize {
         let rows = match self.form {
             Form::Bytes => self.tokens,
@@ -73,13 +68,11 @@ impl Tile {
         }
     }
 
-    /// Returns the byte range of a token's elements.
     fn row(&self, token: usize) -> std::ops::Range<usize> {
         let start = self.offset + token * self.stride;
         start..start + self.elements * self.float.bytes()
     }
 
-    /// Returns the byte ranges of a group's values.
     fn runs(&self, group: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
         let one = self.float.bytes();
         let (tokens, element) = match self.along {
@@ -152,7 +145,6 @@ impl Tile {
         }
     }
 
-    /// Returns the value of a group whose values are all equal, bit for bit.
     fn constant(&self, values: &[Lanes<f32>], group: usize) -> Option<f32> {
         let value = match self.along {
             Along::Tokens => values[0][group],
@@ -207,7 +199,6 @@ impl Tile {
         Ok(())
     }
 
-    /// Writes a token's elements.
     fn put(&self, token: usize, values: &Lanes<f32>, to: &mut [u8]) {
         let row = &mut to[self.row(token)];
         match row.len() == GROUP * self.float.bytes() {
@@ -224,7 +215,6 @@ struct Ranges {
     finite: Lanes<f32>,
 }
 
-/// Returns the range of each element over all tokens.
 fn across(values: &[Lanes<f32>]) -> Ranges {
     let mut ranges = Ranges { lo: values[0], hi: values[0], finite: [0.0; GROUP] };
     /// The number of lanes that are kept in registers.
@@ -248,7 +238,6 @@ fn across(values: &[Lanes<f32>]) -> Ranges {
     ranges
 }
 
-/// Returns the range of each token over all elements.
 fn within(values: &[Lanes<f32>]) -> Ranges {
     let mut ranges = Ranges { lo: [0.0; GROUP], hi: [0.0; GROUP], finite: [0.0; GROUP] };
     for (token, row) in values.iter().enumerate() {
@@ -285,7 +274,6 @@ fn greatest(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// The scales and minima of groups, in stored form and as numbers.
 struct Scales {
     scale: Lanes<u16>,
     minimum: Lanes<u16>,
@@ -299,8 +287,7 @@ impl Scales {
     const NONE: Self =
         Self { scale: [MARK; GROUP], minimum: [0; GROUP], step: [0.0; GROUP], inverse: [0.0; GROUP], lo: [0.0; GROUP] };
 
-    /// Returns the scales of groups with these ranges. `constant` returns the value of a group whose values are all
-    /// equal.
+    /// `constant` returns the value of a group whose values are all equal.
     fn of(ranges: &Ranges, groups: usize, form: Form, constant: impl Fn(usize) -> Option<f32>) -> Self {
         let mut scales = Self::NONE;
         for group in 0..groups {
@@ -324,7 +311,6 @@ impl Scales {
         scales
     }
 
-    /// Reads stored scales and minima, two bytes each.
     fn read(scale: &[u8], minimum: &[u8]) -> Result<Self, Undecodable> {
         let mut scales = Self::NONE;
         let stored = scale.as_chunks().0.iter().zip(minimum.as_chunks().0);
@@ -344,7 +330,6 @@ impl Scales {
     }
 }
 
-/// Returns the codes of values.
 #[inline(always)]
 fn quantize(values: &Lanes<f32>, lo: &Lanes<f32>, inverse: &Lanes<f32>, most: f32) -> Lanes<u8> {
     std::array::from_fn(|lane| {
@@ -355,7 +340,6 @@ fn quantize(values: &Lanes<f32>, lo: &Lanes<f32>, inverse: &Lanes<f32>, most: f3
     })
 }
 
-/// Returns the values of codes.
 #[inline(always)]
 fn restore(codes: &Lanes<u8>, lo: &Lanes<f32>, step: &Lanes<f32>) -> Lanes<f32> {
     std::array::from_fn(|lane| lo[lane] + f32::from(codes[lane]) * step[lane])
