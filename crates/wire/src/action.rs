@@ -111,7 +111,6 @@ pub enum BlocksOf {
 }
 
 /// The blocks of a lease or a job: either its own, which it returns at its end, or those of another lease or job.
-///
 /// A write lease that a pull opens for an invited push uses the pull's blocks. A push on invitation uses the lease's.
 #[derive(Debug)]
 pub(crate) enum Held<B> {

@@ -92,7 +92,6 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// Formats an address of a ticket for errors.
 pub(crate) fn shown(address: &RankAddress) -> String {
     match address.host.contains(':') {
         true => format!("[{}]:{}", address.host, address.port),

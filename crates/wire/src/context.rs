@@ -21,15 +21,12 @@ use crate::refusal::Refusal;
 use crate::ticket::{Claims, Ticket, TicketKey};
 
 /// The state that every part is passed.
-///
 /// A part calls only parts below it. It [tells](Self::tell) the parts above what they have to know, and the machine
 /// delivers that before the entry ends.
 #[derive(Debug)]
 pub(crate) struct Context<P: Planner> {
-    /// The time of the current entry.
     pub(crate) now: Moment,
     pub(crate) me: Identity,
-    /// The digest of this agent's deployment.
     pub(crate) deployment: DeploymentDigest,
     pub(crate) options: Options,
     pub(crate) planner: P,
@@ -37,7 +34,6 @@ pub(crate) struct Context<P: Planner> {
     pub(crate) timers: Timers<Timer>,
     /// Whether the agent is shutting down and takes nothing new.
     pub(crate) draining: bool,
-    /// Local ranks whose memory is lost.
     pub(crate) lost: BTreeSet<Rank>,
     pub(crate) jobs: Book,
     /// Actions for the agent, and news for the parts above. Only the machine takes them out.
@@ -67,7 +63,6 @@ pub struct Identity {
     pub secret: Secret,
 }
 
-/// Records which ranks have a job with a ticket of which set.
 #[derive(Debug, Default)]
 pub(crate) struct Book {
     jobs: usize,
@@ -120,7 +115,6 @@ impl std::fmt::Debug for Secret {
 pub(crate) enum Timer {
     /// Both sides of a connection must have said welcome by now.
     Hello(ConnId),
-    /// The pause before the next attempt to connect is over.
     Dial(AgentId),
     /// A transfer has made no progress for too long.
     Stall(TransferId),
@@ -128,13 +122,11 @@ pub(crate) enum Timer {
     Fence(TransferId),
     /// A waiting peer is due for a sign of life.
     Heartbeat(TransferId),
-    /// A job has run out of time.
     Job(JobId),
     /// The pause before a busy agent is invited again is over.
     Invite(JobId, AgentId),
     /// An agent that an invited push needs has been away for too long.
     Away(JobId),
-    /// The pause before a route's next attempt is over.
     Route(JobId, usize),
     /// A notice has been offered for long enough.
     Notice(NoticeId),
@@ -164,7 +156,6 @@ impl<P: Planner> Context<P> {
         self.actions.push_back(action);
     }
 
-    /// Reports something to the parts above.
     pub(crate) fn tell(&mut self, news: News) {
         self.news.push_back(news);
     }
@@ -177,8 +168,7 @@ impl<P: Planner> Context<P> {
         self.plans.get(ask)
     }
 
-    /// Returns or compiles a plan as [`plan`](Self::plan) does, for a peer. The number of plans that are compiled for
-    /// one service at a time is bounded.
+    /// Does the same as [`plan`](Self::plan) for a peer. The plans compiled for one service at a time are bounded.
     pub(crate) fn plan_for_peer(
         &mut self,
         agent: &AgentId,
@@ -199,17 +189,14 @@ impl<P: Planner> Context<P> {
         self.act(Action::Compile(ask.clone()));
     }
 
-    /// Sets a timer that is due after `wait`.
     pub(crate) fn after(&mut self, wait: std::time::Duration, timer: Timer) {
         self.timers.set(timer, self.now + wait);
     }
 
-    /// Allows sending on a connection.
     pub(crate) fn opened(&mut self, conn: ConnId) {
         self.sent.insert(conn, 0);
     }
 
-    /// Forgets a connection, on which nothing is sent any more.
     pub(crate) fn closed(&mut self, conn: ConnId) {
         self.sent.remove(&conn);
     }

@@ -32,13 +32,11 @@ use transfer::{Phase, Role, Transfer};
 /// How much longer a late fence is waited for before it is reported: this process may have been stopped.
 const FENCE_GRACE: Duration = Duration::from_secs(1);
 
-/// All attempts in progress.
 #[derive(Debug)]
 pub(crate) struct Flows<P: Planner> {
     transfers: BTreeMap<TransferId, Transfer<P>>,
 }
 
-/// Access to transfers.
 impl<P: Planner> Flows<P> {
     pub(crate) fn new() -> Self {
         let transfers = BTreeMap::new();
@@ -68,7 +66,6 @@ impl<P: Planner> Flows<P> {
     }
 }
 
-/// Reports of the agent about data streams.
 impl<P: Planner> Flows<P> {
     pub(crate) fn stream_sent(&mut self, cx: &mut Context<P>, id: TransferId, bytes: u64) {
         self.moving(cx, id);
@@ -151,7 +148,6 @@ impl<P: Planner> Flows<P> {
     }
 }
 
-/// Messages of peers about transfers.
 impl<P: Planner> Flows<P> {
     /// Handles a message about a transfer. It is ignored if the transfer is over or belongs to another connection.
     pub(crate) fn on_message(&mut self, cx: &mut Context<P>, conn: ConnId, id: TransferId, message: Message) {
@@ -215,10 +211,8 @@ impl<P: Planner> Flows<P> {
     }
 }
 
-/// Progress of data sources.
 impl<P: Planner> Flows<P> {
-    /// Begins to read, if the prefill is over or layers are read one by one. `ready` lists the tokens of each layer
-    /// that are ready.
+    /// Begins to read if the prefill is over or layers are read one by one. `ready` lists each layer's ready tokens.
     pub(crate) fn read_if_ready(&mut self, cx: &mut Context<P>, id: TransferId, ready: Vec<(u32, u64)>) {
         let Some(t) = self.transfers.get_mut(&id) else {
             return;
@@ -265,7 +259,6 @@ impl<P: Planner> Flows<P> {
         }
     }
 
-    /// Tells a peer that waits for the prefill that this agent is still working on it.
     pub(crate) fn heartbeat(&mut self, cx: &mut Context<P>, id: TransferId) {
         let transfer = self.transfers.get(&id);
         if let Some(t) = transfer.filter(|t| t.waits_for_prefill()) {
@@ -293,10 +286,8 @@ impl<P: Planner> Flows<P> {
     }
 }
 
-/// The end of attempts.
 impl<P: Planner> Flows<P> {
-    /// Lands a destination's transfer if it is complete, after a stream or the commit was taken. Fails it if `taken` is
-    /// an error.
+    /// Lands a destination's transfer if it is complete after a stream or the commit. Fails it if `taken` is an error.
     fn land_if_whole(&mut self, cx: &mut Context<P>, id: TransferId, taken: Result<(), Failure>) {
         self.moving(cx, id);
         let outcome = || self.transfers.get(&id).and_then(Transfer::outcome);
@@ -325,7 +316,6 @@ impl<P: Planner> Flows<P> {
         }
     }
 
-    /// Fails the transfers of a lost connection.
     pub(crate) fn disconnected(&mut self, cx: &mut Context<P>, conn: ConnId) {
         let dead = self.all().filter(|t| t.flow.conn == conn);
         let dead: Vec<_> = dead.map(|t| t.flow.transfer).collect();
@@ -366,14 +356,12 @@ impl<P: Planner> Flows<P> {
         }
     }
 
-    /// Fails a transfer, which may have been stopped already, because memory does not finish its work. Reports that to
-    /// the owner of the blocks.
+    /// Fails a transfer, maybe stopped already, because memory does not finish its work. Tells the blocks' owner.
     pub(crate) fn device_stalled(&mut self, cx: &mut Context<P>, id: TransferId) {
         self.fail(cx, id, Failure::DeviceStalled, true);
         self.stall_fence(cx, id);
     }
 
-    /// Handles a transfer that was not fenced in time.
     pub(crate) fn fence_late(&mut self, cx: &mut Context<P>, id: TransferId) {
         if let Some(t) = self.transfers.get_mut(&id) {
             // If this process was stopped for a while, the fence may have come and not been read yet.
@@ -407,7 +395,6 @@ fn clear_timers<P: Planner>(cx: &mut Context<P>, id: TransferId) {
     cx.timers.clear(&Timer::Heartbeat(id));
 }
 
-/// Refuses an ask of a peer.
 pub(crate) fn refuse<P: Planner>(cx: &mut Context<P>, conn: ConnId, transfer: TransferId, refusal: Refusal) {
     cx.send(conn, Message::Refused { transfer, refusal });
 }

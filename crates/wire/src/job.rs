@@ -68,7 +68,6 @@ pub(crate) struct Job<P: Planner> {
     /// The agents that it has invited to push. Such a job has no routes of its own.
     invited: Option<Invitees>,
     started: Moment,
-    /// The time at which its first byte moved.
     moved: Option<Moment>,
     /// Whether an owner has admitted one of its transfers, so that there is something to cancel.
     admitted: bool,
@@ -109,12 +108,10 @@ impl<P: Planner> Job<P> {
         matches!(self.blocks, Held::Own(_))
     }
 
-    /// Returns the agents that the job talks to now.
     fn agents(&self) -> BTreeSet<&RankAddress> {
         self.agents_of(|_| true)
     }
 
-    /// Returns the agents that it still needs.
     fn needed(&self) -> BTreeSet<&RankAddress> {
         self.agents_of(|route| route.state != RouteState::Landed)
     }
@@ -137,7 +134,6 @@ impl<P: Planner> Job<P> {
         self.stop.is_none() && self.agents().iter().any(|address| address.agent == *agent)
     }
 
-    /// Returns whether nothing is in progress and nothing is left to do.
     fn is_over(&self) -> bool {
         match &self.invited {
             Some(invited) => invited.open.is_empty(),
@@ -146,7 +142,6 @@ impl<P: Planner> Job<P> {
         }
     }
 
-    /// Returns whether this failure of the job must cancel the owner's leases.
     fn cancels(&self, error: &JobError) -> bool {
         let keep = self.spec.keep_leases && *error != JobError::Cancelled;
         !keep && (self.admitted || !error.is_not_ours())
@@ -169,20 +164,17 @@ impl<P: Planner> Job<P> {
     }
 }
 
-/// All pulls and pushes of this agent, including invited pushes.
 #[derive(Debug)]
 pub(crate) struct Jobs<P: Planner> {
     jobs: BTreeMap<JobId, Job<P>>,
 }
 
-/// Access to jobs.
 impl<P: Planner> Jobs<P> {
     pub(crate) fn new() -> Self {
         let jobs = BTreeMap::new();
         Self { jobs }
     }
 
-    /// Returns the number of jobs that keep their blocks because memory does not finish its work.
     pub(crate) fn stalled(&self) -> usize {
         self.jobs.values().filter(|job| job.stalled).count()
     }
@@ -199,7 +191,6 @@ impl<P: Planner> Jobs<P> {
         self.jobs.values().any(|job| job.wants(agent))
     }
 
-    /// Returns the address at which to dial an agent, if a job wants that.
     pub(crate) fn dials(&self, agent: &AgentId) -> Option<&RankAddress> {
         let dialling = self.jobs.values();
         let dialling = dialling.filter(|job| job.dials() && job.wants(agent));
@@ -212,7 +203,6 @@ impl<P: Planner> Jobs<P> {
         jobs.map(|(id, _)| *id).collect()
     }
 
-    /// Returns what a pull or a push waits for.
     pub(crate) fn awaits(&self, cx: &Context<P>, peers: &Peers, flows: &Flows<P>, id: JobId) -> Option<Waiting> {
         let job = self.jobs.get(&id)?;
         let (agent, transfer, idle) = match &job.invited {
@@ -274,7 +264,6 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
-    /// Resumes the jobs that want an agent, which has connected.
     pub(crate) fn agent_up(&mut self, g: &mut Ground<'_, P>, agent: &AgentId) {
         for id in self.like(|job| job.wants(agent)) {
             self.advance(g, id);
@@ -296,14 +285,12 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
-    /// Records that bytes of a job are about to move.
     pub(crate) fn moves(&mut self, cx: &Context<P>, id: JobId) {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.moved.get_or_insert(cx.now);
         }
     }
 
-    /// Stops a job whose time is over.
     pub(crate) fn timed_out(&mut self, g: &mut Ground<'_, P>, id: JobId) {
         if let Some(job) = self.jobs.get(&id) {
             let timeout = job.spec.timeout;
@@ -329,8 +316,7 @@ impl<P: Planner> Jobs<P> {
         self.finish_if_over(g.cx, id);
     }
 
-    /// Stops the jobs of a rank whose device is lost, and the blocks' contents with it. Invited pushes end with their
-    /// leases.
+    /// Stops the jobs of a rank whose device is lost, with the blocks' contents. Invited pushes end with their leases.
     pub(crate) fn lose(&mut self, g: &mut Ground<'_, P>, rank: Rank) {
         let own = |job: &Job<P>| matches!(job.blocks, Held::Own(_));
         for id in self.like(|job| own(job) && job.spec.ranks.contains(&rank)) {
@@ -359,7 +345,6 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
-    /// Removes a job that is over, and reports its result.
     fn finish_if_over(&mut self, cx: &mut Context<P>, id: JobId) {
         if !self.jobs.get(&id).is_some_and(Job::is_over) {
             return;

@@ -129,7 +129,6 @@ pub(crate) fn covers(direction: Direction, (start, end): (u64, u64), request: &R
     }
 }
 
-/// The deployment that a lease is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) deployment: DeploymentDigest,
@@ -138,19 +137,14 @@ pub(crate) struct Holder {
     pub(crate) ranks: u32,
 }
 
-/// A request to use a lease.
 #[derive(Clone, Debug)]
 pub(crate) struct LeaseUse<'a> {
-    /// The agent that asks, and its deployment.
     pub(crate) agent: &'a AgentId,
     pub(crate) holder: Holder,
-    /// The rank of that deployment that reads or writes.
     pub(crate) rank: Rank,
     /// The number of the attempt for this pair of ranks, from 1.
     pub(crate) attempt: u32,
-    /// The transfer that would pin the lease.
     pub(crate) transfer: TransferId,
-    /// The content that the asker expects.
     pub(crate) content: ContentDigest,
     pub(crate) request: Request,
 }
@@ -235,7 +229,6 @@ pub enum LeaseError {
     Layer { layer: u32, limit: u32 },
 }
 
-/// The reason why a use of a lease is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum UseError {
     /// The lease is not open, and its end is not remembered.
@@ -260,7 +253,6 @@ pub(crate) enum UseError {
     Superseded { latest: u32 },
 }
 
-/// Events that the table reports to its caller.
 #[derive(Debug)]
 pub(crate) enum LeaseEvent<B> {
     /// The lease was claimed: a ticket holder used or renewed it for the first time.

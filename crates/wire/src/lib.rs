@@ -64,8 +64,8 @@
 //!    each exactly once, with matching lengths and checksums.
 //! 3. **Fence first.** Whatever fails is fenced on both sides: [`Action::Fence`] goes out, and until
 //!    [`Machine::fenced`] comes back no block is given back, no lease ends, and no later attempt of
-//!    the same pair of ranks begins. After [`Options::device_stall`] the lease or the job is reported as failed, and still
-//!    keeps its blocks.
+//!    the same pair of ranks begins. After [`Options::device_stall`] the lease or the job is reported
+//!    as failed, and still keeps its blocks.
 //! 4. **Once.** A lease and a job each end once, with a reason, and give their blocks back then, by
 //!    value.
 //! 5. **Try again while it lives.** A failed route may be tried again, under a new name and a new
@@ -83,10 +83,10 @@
 //! One machine for each agent process, which is called and then drained of its actions, never across an `.await`.
 //! Calls take microseconds. Each [`Action`] says what the agent does and which call answers it. Besides:
 //!
-//! - It says `connected`, also of an inbound connection, once mutual TLS has shown the peer's service, and `disconnected`
-//!   for every connection that is gone. [`Machine::wants`] says whether an idle one is still needed.
-//! - Where the control stream of a connection is blocked, it stops *reading* from it: so a peer that does not listen cannot
-//!   make it remember answers.
+//! - It says `connected`, also of an inbound connection, once mutual TLS has shown the peer's service, and
+//!   `disconnected` for every connection that is gone. [`Machine::wants`] says whether an idle one is still needed.
+//! - Where the control stream of a connection is blocked, it stops *reading* from it: so a peer that does not listen
+//!   cannot make it remember answers.
 //! - While bytes move it says `moved`, at most once a second for each transfer; and it keeps a timer at
 //!   [`Machine::next_deadline`].
 //! - On the way down: [`Machine::drain`], then [`Machine::give_up`] if [`Machine::is_idle`] takes too long, then close.
@@ -100,15 +100,18 @@
 //! Nothing here is per chunk: a route of a million chunks is one transfer, and meets back-pressure in
 //! its streams, not a limit. What there is, is bounded by [`Options`]:
 //!
-//! | what | bytes each | how many |
-//! |---|---|---|
-//! | lease | 500, and 150 for each rank of its holder | [`LeaseLimits::leases`](crate::lease::LeaseLimits::leases) |
-//! | transfer | 500, and 48 for each stream (100 KiB at most) | [`Options::transfers_per_agent`] for each agent that asks; and the routes of our own jobs |
-//! | plan | half a KiB for each slice | one for each of our own jobs; one for each transfer, until its route is bound; and while there is room, half of it for one service at most, one for each lease set that is used |
-//! | ask or invitation that waits | 4.5 KiB (its ticket), 9 KiB | for its lease [`Options::early`], [`Options::early_per_agent`]; for a plan as many as transfers, and of all services twice what one may have |
-//! | job, or invited push | 5 KiB, and 100 for each route; 9 KiB with a second ticket | [`Options::jobs`] |
-//! | notice | 5 KiB, and 200 for each agent | [`Options::notices`] |
-//! | connection | 1 KiB, and a frame of 64 KiB being read | the transport's to bound |
+//! - A lease takes 500 bytes, and 150 for each rank of its holder; there are at most
+//!   [`LeaseLimits::leases`](crate::lease::LeaseLimits::leases).
+//! - A transfer takes 500 bytes, and 48 for each stream (100 KiB at most);
+//!   [`Options::transfers_per_agent`] for each agent that asks; and the routes of our own jobs.
+//! - A plan takes half a KiB for each slice: one for each of our own jobs; one for each transfer, until its route is
+//!   bound; and while there is room, half of it for one service at most, one for each lease set that is used.
+//! - An ask that waits takes 4.5 KiB (its ticket), an invitation 9 KiB: for its lease [`Options::early`],
+//!   [`Options::early_per_agent`]; for a plan as many as transfers, and of all services twice what one may have.
+//! - A job or an invited push takes 5 KiB, and 100 bytes for each route; 9 KiB with a second ticket;
+//!   [`Options::jobs`].
+//! - A notice takes 5 KiB, and 200 bytes for each agent; [`Options::notices`].
+//! - A connection takes 1 KiB, and a frame of 64 KiB being read; their number is the transport's to bound.
 
 #![forbid(unsafe_code)]
 

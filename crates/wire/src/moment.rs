@@ -48,7 +48,6 @@ impl<K> Default for Timers<K> {
 }
 
 impl<K: Clone + Eq + Hash + Ord> Timers<K> {
-    /// Sets the deadline of `key`, replacing an earlier one.
     pub(crate) fn set(&mut self, key: K, at: Moment) {
         if let Some(old) = self.at.insert(key.clone(), at) {
             if old == at {
@@ -59,7 +58,6 @@ impl<K: Clone + Eq + Hash + Ord> Timers<K> {
         self.order.insert((at, key));
     }
 
-    /// Removes the deadline of `key`, if it has one.
     pub(crate) fn clear(&mut self, key: &K) {
         if let Some(at) = self.at.remove(key) {
             self.order.remove(&(at, key.clone()));
@@ -74,7 +72,6 @@ impl<K: Clone + Eq + Hash + Ord> Timers<K> {
         self.order.first().map(|(at, _)| *at)
     }
 
-    /// Takes a key whose deadline has come.
     pub(crate) fn pop_due(&mut self, now: Moment) -> Option<K> {
         let (at, _) = self.order.first()?;
         if *at > now {

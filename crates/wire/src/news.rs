@@ -11,7 +11,6 @@ use crate::path::Path;
 use crate::refusal::{Failure, HelloRefusal, Refusal, Text};
 use crate::ticket::{Claims, Ticket};
 
-/// The lease or job that a transfer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     /// This agent owns the lease that the peer uses.
@@ -20,7 +19,6 @@ pub(crate) enum Side {
     Job { job: JobId, route: usize },
 }
 
-/// The reason why a transfer ended without success.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
     Failed(Failure),
@@ -86,14 +84,11 @@ pub(crate) enum News {
     Notify(Box<Notify>),
 }
 
-/// A notice to the agents of a ticket.
 #[derive(Debug)]
 pub(crate) struct Notify {
     pub(crate) ticket: Ticket,
     pub(crate) claims: Claims,
     pub(crate) says: NoticeKind,
-    /// Whether agents are dialled for it.
     pub(crate) dials: bool,
-    /// Whether its outcome is reported to the agent.
     pub(crate) reported: bool,
 }

@@ -27,9 +27,7 @@ pub(crate) struct Offered {
     incarnation: Incarnation,
     waiting: BTreeMap<AgentId, RankAddress>,
     outcome: NoticeOutcome,
-    /// Whether agents are dialled for it.
     dials: bool,
-    /// Whether its outcome is reported to the agent.
     reported: bool,
 }
 
@@ -91,7 +89,6 @@ impl Notices {
         id
     }
 
-    /// Sends all unanswered notices to an agent that has just connected.
     pub(crate) fn agent_up<P: Planner>(&mut self, cx: &mut Context<P>, peers: &Peers, agent: &AgentId) {
         let offered = self.offered.iter();
         let waiting = offered.filter(|(_, notice)| notice.waiting.contains_key(agent));

@@ -117,7 +117,6 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Returns the pause after that many consecutive failures.
     pub(crate) fn pause(&self, failures: u32) -> Duration {
         let doubled = self.backoff.saturating_mul(1 << failures.saturating_sub(1).min(16));
         doubled.min(self.backoff_most)

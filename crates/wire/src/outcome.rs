@@ -181,7 +181,6 @@ impl JobError {
         }
     }
 
-    /// Returns the failure that the peers of its routes are told.
     pub(crate) fn as_failure(&self) -> Failure {
         match self {
             JobError::DeviceLost { .. } | JobError::LeaseEnded { end: LeaseEnd::DeviceLost } => Failure::DeviceLost,

@@ -31,7 +31,6 @@ use push::InvitedPush;
 
 pub(crate) use limits::check_places_of_one;
 
-/// The leases of this agent, and what waits at them.
 #[derive(Debug)]
 pub(crate) struct Owner<P: Planner> {
     pub(crate) leases: LeaseTable<Held<P::Blocks>>,
@@ -45,11 +44,9 @@ pub(crate) struct Owner<P: Planner> {
     plans: HashMap<LeaseSetId, KeptPlan<P::Plan>>,
 }
 
-/// The plan of the leases of a set.
 #[derive(Debug)]
 struct KeptPlan<L> {
     plan: Arc<Planned<L>>,
-    /// The agent that asked for it.
     by: AgentId,
     /// The local ranks whose leases are open.
     ranks: BTreeSet<Rank>,
@@ -66,14 +63,12 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// Returns the number of requests that wait for their lease, and of those that wait for a plan or the fence of an
-    /// earlier attempt.
+    /// Returns the number of requests that wait for their lease, and for a plan or the fence of an earlier attempt.
     pub(crate) fn waiting(&self) -> (usize, usize) {
         let (for_lease, for_plan) = self.pending.len();
         (for_lease, for_plan + self.queued.len())
     }
 
-    /// Returns the number of invited pushes that pin a lease.
     #[cfg(test)]
     pub(crate) fn pushes(&self) -> usize {
         self.pushes.len()
@@ -89,7 +84,6 @@ impl<P: Planner> Owner<P> {
         self.leases.timers() + for_lease + for_plan
     }
 
-    /// Handles all deadlines that are due.
     pub(crate) fn on_deadline(&mut self, cx: &mut Context<P>) {
         self.leases.on_deadline(cx.now);
         while let Some(late) = self.pending.pop_due(cx.now) {
@@ -101,7 +95,6 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// Refuses everything that waits for a lease.
     pub(crate) fn drain(&mut self, cx: &mut Context<P>) {
         for demand in self.pending.take_early() {
             self.refuse_pending(cx, demand, Refusal::ShuttingDown);
@@ -109,7 +102,6 @@ impl<P: Planner> Owner<P> {
     }
 }
 
-/// Operations of the owner itself.
 impl<P: Planner> Owner<P> {
     /// Opens a lease, and handles the requests that have waited for it.
     pub(crate) fn lease(
@@ -189,7 +181,6 @@ impl<P: Planner> Owner<P> {
         self.pushes.get(&pin).map(|push| push.job)
     }
 
-    /// Returns the pull that opened this write lease.
     pub(crate) fn opened_by(&self, key: &LeaseKey) -> Option<JobId> {
         match self.leases.blocks(key)? {
             Held::Of(BlocksOf::Job(id)) => Some(*id),
@@ -220,8 +211,7 @@ impl<P: Planner> Owner<P> {
         error.into()
     }
 
-    /// Unpins a transfer with the holder's `peer_rank`, which no longer touches the blocks. Continues with the next
-    /// attempt of that pair.
+    /// Unpins a transfer with `peer_rank`, which no longer touches the blocks. Continues with that pair's next attempt.
     pub(crate) fn unpin(&mut self, g: &mut Ground<'_, P>, key: LeaseKey, peer_rank: Rank, transfer: TransferId) {
         self.leases.unpin(g.cx.now, key, transfer);
         if let Some(next) = self.queued.remove(&(key, peer_rank)) {
@@ -260,7 +250,6 @@ impl<P: Planner> Owner<P> {
     }
 }
 
-/// Pending requests.
 impl<P: Planner> Owner<P> {
     /// Continues or refuses the requests that wait for a plan, which is compiled or cannot be.
     pub(crate) fn compiled(&mut self, g: &mut Ground<'_, P>, ask: &PlanAsk, outcome: Result<(), &Text>) {
@@ -302,7 +291,6 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// Drops the requests of a lost connection that have not begun.
     pub(crate) fn forget_asks(&mut self, conn: ConnId) {
         self.pending.forget(|demand| demand.conn() == Some(conn));
         self.queued.retain(|_, asked| asked.conn != conn);

@@ -22,7 +22,6 @@ use transload_plan::codec::Codec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Path(u8);
 
-/// The number of possible paths.
 const PATHS: u8 = 16;
 
 impl Path {

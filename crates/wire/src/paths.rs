@@ -15,7 +15,6 @@ use crate::peers::Peers;
 use crate::planner::Planner;
 use crate::refusal::Text;
 
-/// The paths of all connections.
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
     links: HashMap<ConnId, Link>,
@@ -24,15 +23,12 @@ pub(crate) struct Paths {
 #[derive(Debug)]
 struct Link {
     negotiations: BTreeMap<Path, Box<dyn Negotiation>>,
-    /// The reasons why a path was lost in one direction. Transfers in that direction take other paths until the peer
-    /// connects again.
+    /// Why a path was lost in one direction. Its transfers take other paths until the peer connects again.
     lost: BTreeMap<(Path, Way), Text>,
-    /// The path that each transfer takes.
     travellers: BTreeMap<TransferId, (Path, Way)>,
 }
 
 impl Paths {
-    /// Adds a connection, with the negotiations of its paths.
     pub(crate) fn connected(&mut self, conn: ConnId, negotiations: Vec<Box<dyn Negotiation>>) {
         let negotiations = negotiations.into_iter().map(|of| (of.path(), of));
         let link = Link { negotiations: negotiations.collect(), lost: BTreeMap::new(), travellers: BTreeMap::new() };
@@ -43,8 +39,7 @@ impl Paths {
         self.links.remove(&conn);
     }
 
-    /// Returns the paths by which bytes can go to an agent or come from it. A path that one connection has lost is not
-    /// tried on another.
+    /// Returns the paths to an agent or from it. A path that one connection has lost is not tried on another.
     pub(crate) fn offered(&self, peers: &Peers, agent: &AgentId, way: Way) -> PathSet {
         let is_up = |conn| peers.agent(conn) == Some(agent) && peers.peer(conn).is_some();
         let links = self.links.iter().filter(|(conn, _)| is_up(**conn));
@@ -67,7 +62,6 @@ impl Paths {
         });
     }
 
-    /// Ends a transfer, which is over or given up.
     pub(crate) fn end(&mut self, conn: ConnId, transfer: TransferId) {
         let Some(link) = self.links.get_mut(&conn) else {
             return;
@@ -111,7 +105,6 @@ impl Paths {
 }
 
 impl Link {
-    /// Returns the paths that are available in a direction.
     fn there(&self, way: Way) -> PathSet {
         let paths = self.negotiations.keys().copied();
         let there = paths.filter(|path| !self.lost.contains_key(&(*path, way)));

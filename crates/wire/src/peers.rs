@@ -28,7 +28,6 @@ pub(crate) use dial::NoConnection;
 
 use dial::Dial;
 
-/// All connections, and the agents that are connected or to be dialled.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     sessions: HashMap<ConnId, Session>,
@@ -72,7 +71,6 @@ impl Session {
     }
 }
 
-/// An agent that is connected, or to be dialled.
 #[derive(Debug, Default)]
 struct Known {
     /// Connections that are up, all of one life.
@@ -80,20 +78,17 @@ struct Known {
     dial: Option<Dial>,
 }
 
-/// Access to connections and agents.
 impl Peers {
     /// Returns the number of connections, welcome or not, and the number of agents.
     pub(crate) fn counts(&self) -> (usize, usize) {
         (self.sessions.len(), self.agents.len())
     }
 
-    /// Returns a connection to the agent that is up.
     pub(crate) fn connection(&self, agent: &AgentId) -> Option<ConnId> {
         self.agents.get(agent)?.up.first().copied()
     }
 
-    /// Returns the address at which the agent is connected, or was last dialled. `None` for an agent that has connected
-    /// by itself.
+    /// Returns where the agent is connected, or was last dialled. `None` for an agent that has connected by itself.
     pub(crate) fn address(&self, agent: &AgentId) -> Option<&RankAddress> {
         match self.connection(agent) {
             Some(conn) => self.sessions.get(&conn)?.address.as_ref(),
@@ -118,7 +113,6 @@ impl Peers {
         asker.ok_or(Refusal::WrongPeer)
     }
 
-    /// Checks that the peer's certificate has a role.
     pub(crate) fn permit(&self, conn: ConnId, role: Role) -> Result<(), Refusal> {
         let session = self.sessions.get(&conn);
         match session.is_some_and(|session| session.roles.contains(role)) {
@@ -163,7 +157,6 @@ impl Peers {
         check_life(agent, found, claims)
     }
 
-    /// Checks that the agent at the other end can send in a codec.
     pub(crate) fn check_codec(&self, conn: ConnId, agent: &AgentId, codec: Codec) -> Result<(), JobError> {
         let sends = |peer: &Peer| codec.is_exact() || peer.codecs.contains(&codec);
         match self.peer(conn).is_none_or(sends) {
@@ -176,13 +169,11 @@ impl Peers {
         }
     }
 
-    /// Returns the life of a connected agent.
     fn life(&self, agent: &AgentId) -> Option<Incarnation> {
         let peer = self.peer(self.connection(agent)?)?;
         Some(peer.holder.incarnation)
     }
 
-    /// Returns the lives of the connected agents.
     #[cfg(test)]
     pub(crate) fn lives(&self) -> impl Iterator<Item = (&AgentId, Incarnation)> {
         let agents = self.agents.keys();
@@ -206,7 +197,6 @@ pub(crate) fn check_life(
     }
 }
 
-/// Reports of the transport.
 impl Peers {
     /// Adds a control connection. `service` and `roles` are from the peer's certificate. `dialled` names the agent that
     /// was dialled, unless the peer has connected. Returns whether there is room for the connection.
@@ -250,7 +240,6 @@ impl Peers {
     }
 
     /// Handles a message as far as it is a greeting. Returns any other message of a peer that is welcome.
-    ///
     /// `wanted` says whether anything here waits for the agent that a hello names.
     pub(crate) fn hear(
         &mut self,
@@ -279,7 +268,6 @@ impl Peers {
         None
     }
 
-    /// Closes a connection by this agent's decision.
     pub(crate) fn close(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, reason: CloseReason) {
         if self.sessions.contains_key(&conn) {
             cx.act(Action::Close(conn, reason));
@@ -287,7 +275,6 @@ impl Peers {
         }
     }
 
-    /// Removes a connection, which is lost or closed.
     pub(crate) fn lost(&mut self, cx: &mut Context<impl Planner>, conn: ConnId) {
         let Some(session) = self.sessions.remove(&conn) else {
             return;

@@ -13,7 +13,6 @@ pub(crate) const MOST_COMPILING: usize = 256;
 /// The number of remembered plans at which unused ones are removed.
 const SWEEP_AT: usize = 64;
 
-/// Plans in use, and those that are being compiled.
 #[derive(Debug)]
 pub(crate) struct Plans<L> {
     /// Plans that are being compiled, each with the service that asked for it. `None` stands for this agent.
@@ -30,7 +29,6 @@ impl<L> Default for Plans<L> {
 }
 
 impl<L> Plans<L> {
-    /// Returns a compiled plan that is in use.
     pub(crate) fn get(&self, ask: &PlanAsk) -> Option<Arc<Planned<L>>> {
         self.compiled.get(ask).and_then(Weak::upgrade)
     }
@@ -39,20 +37,17 @@ impl<L> Plans<L> {
         self.compiling.contains_key(ask) || self.get(ask).is_some()
     }
 
-    /// Returns the number of plans that are being compiled for a service.
     pub(crate) fn compiling_for(&self, service: &ServiceName) -> usize {
         let services = self.compiling.values().flatten();
         services.filter(|of| *of == service).count()
     }
 
-    /// Returns whether no plan is in use or being compiled.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         let mut plans = self.compiled.values();
         self.compiling.is_empty() && plans.all(|plan| plan.strong_count() == 0)
     }
 
-    /// Records that an unknown plan is being compiled.
     pub(crate) fn compile(&mut self, ask: PlanAsk, service: Option<ServiceName>) {
         self.compiling.insert(ask, service);
     }

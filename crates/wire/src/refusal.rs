@@ -208,7 +208,6 @@ pub enum Refusal {
     DeviceStalled,
 }
 
-/// Checks that one more item may be in progress.
 pub(crate) fn room(limit: usize, under_way: usize) -> Result<(), Refusal> {
     match under_way < limit {
         true => Ok(()),
@@ -305,7 +304,6 @@ impl Failure {
         final_ || self.is_of_device()
     }
 
-    /// Returns whether a device has failed.
     pub(crate) fn is_of_device(&self) -> bool {
         matches!(self, Failure::DeviceLost | Failure::DeviceStalled)
     }

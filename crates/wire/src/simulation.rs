@@ -158,7 +158,6 @@ fn nothing_else_waits_for_a_mark_that_never_comes() {
     assert!(others > 100, "{others} jobs of other requests");
 }
 
-/// Tries worlds until the violation `what` is found.
 fn notice(fault: Fault, chaos: f64, what: &str) {
     let found = |seed| run(seed, chaos, Some(fault)).0;
     let mut found = (0..3000).filter_map(|seed| Some((seed, found(seed)?)));

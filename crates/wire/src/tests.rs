@@ -126,7 +126,6 @@ fn paths(peer: &str, dialled: bool) -> Vec<Box<dyn Negotiation>> {
 }
 
 impl Table {
-    /// Makes a machine without connections.
     fn lonely(name: &str, shape: Shape, options: Options) -> Self {
         let identity = Identity {
             agent: agent(name),
@@ -153,7 +152,6 @@ impl Table {
         }
     }
 
-    /// Makes an owner with a connected holder called `peer`.
     fn owner_with(peer: &str, options: Options) -> Self {
         let mut t = Self::lonely("owner", OWNER, options);
         t.greet(peer, Roles::all(), hello(peer));
@@ -164,7 +162,6 @@ impl Table {
         Self::owner_with("holder", Options::default())
     }
 
-    /// Makes a new connection, greeted as far as the machine allows.
     fn greet(&mut self, peer: &str, roles: Roles, hello: Hello) {
         self.connect(peer, roles);
         self.hear(Message::Hello(hello));
@@ -184,7 +181,6 @@ impl Table {
         self.do_(|machine, now, conn| machine.connected(now, conn, service, None, roles, paths));
     }
 
-    /// Makes a new connection that the machine has dialled.
     fn dialled(&mut self, peer: &str) {
         self.conn = ConnId(self.conn.0 + 1);
         self.sequence = 0;
@@ -237,7 +233,6 @@ impl Table {
         }
     }
 
-    /// Returns the error of a job that has taken 30 s.
     fn late(&self, id: JobId) -> JobError {
         let machine = &self.machine;
         JobError::TimedOut {

@@ -95,14 +95,12 @@ impl Destination {
         Ok(())
     }
 
-    /// Records the source's commit to that many streams and bytes.
     pub(super) fn commit(&mut self, streams: u32, bytes: u64) -> Result<(), Failure> {
         check_length(self.bytes, bytes)?;
         self.commit = Some(streams);
         Ok(())
     }
 
-    /// Returns the outcome, once every byte and the commit have arrived.
     pub(super) fn outcome(&self) -> Option<Result<(), Failure>> {
         let streams = self.commit.filter(|_| self.arrived == self.bytes)?;
         let all = streams as usize == self.streams.len();

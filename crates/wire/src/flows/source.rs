@@ -28,8 +28,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Records a stream that is completely written, so that its memory is no longer read. A wrong sum is a fault of
-    /// this process.
+    /// Records a completely written stream, whose memory is no longer read. A wrong sum is a fault of this process.
     pub(super) fn stream_sent(&mut self, bytes: u64, planned: u64) -> Result<(), Failure> {
         let found = self.sent.saturating_add(bytes);
         if found > planned {

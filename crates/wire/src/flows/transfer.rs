@@ -23,14 +23,11 @@ pub(crate) struct Transfer<P: Planner> {
     pub(crate) side: Side,
     pub(super) role: Role,
     pub(super) phase: Phase,
-    /// Whether the fence has taken longer than it should.
     pub(super) is_fence_late: bool,
     /// Whether memory did not finish its work in time.
     pub(crate) stalled: bool,
-    /// The acceptable paths.
     pub(super) paths: PathSet,
-    /// The most places that binding takes, if a peer asked for the transfer. Those of an invited push are counted
-    /// together elsewhere.
+    /// The most places that binding takes, if a peer asked. Those of an invited push are counted together elsewhere.
     pub(crate) places: u64,
     /// The event that the peer waits for, as it last said.
     pub(super) waiting: Option<Awaited>,
@@ -38,7 +35,6 @@ pub(crate) struct Transfer<P: Planner> {
     pub(super) moved: u64,
 }
 
-/// The local end of the transfer.
 #[derive(Debug)]
 pub(super) enum Role {
     Source(Source),
@@ -53,14 +49,12 @@ pub(super) enum Phase {
     Waiting,
     /// A source reads, or a destination receives.
     Moving,
-    /// A source has sent its commit.
     Committed,
     Fencing(Why),
 }
 
 impl<P: Planner> Transfer<P> {
-    /// Makes an attempt that this agent asks for, or that it grants to a peer. For a source, `prefilled` says whether
-    /// everything may be read.
+    /// Makes an attempt that is asked for or granted. For a source, `prefilled` says whether everything may be read.
     pub(crate) fn new(
         flow: Flow,
         plan: Arc<Planned<P::Plan>>,
@@ -91,7 +85,6 @@ impl<P: Planner> Transfer<P> {
         transfer
     }
 
-    /// Returns the reason why it is being fenced, if it is.
     pub(crate) fn why(&self) -> Option<&Why> {
         match &self.phase {
             Phase::Fencing(why) => Some(why),
@@ -159,7 +152,6 @@ impl<P: Planner> Transfer<P> {
         begins
     }
 
-    /// Returns whether the peer must get heartbeats because the prefill is not over.
     pub(super) fn waits_for_prefill(&self) -> bool {
         let may_end = matches!(self.phase, Phase::Waiting | Phase::Moving);
         may_end && matches!(&self.role, Role::Source(source) if !source.prefilled)
@@ -183,7 +175,6 @@ impl<P: Planner> Transfer<P> {
         }
     }
 
-    /// Returns the outcome of an accepted destination, once every byte and the commit have arrived.
     pub(super) fn outcome(&self) -> Option<Result<(), Failure>> {
         match &self.role {
             Role::Destination(destination) if self.phase == Phase::Moving => destination.outcome(),
@@ -220,7 +211,6 @@ mod tests {
 
     const NONCE: Nonce = Nonce([1; 16]);
 
-    /// Makes a transfer that the peer has accepted.
     fn accepted(bytes: u64, way: Way, by_layer: bool, prefilled: bool) -> Transfer<SimPlanner<()>> {
         let job = JobId(1);
         let flow = Flow {

@@ -16,7 +16,6 @@ fn ticket() -> Ticket {
     Ticket::from_text(&format!("tl1.{}", "A".repeat(MAX_TICKET - 4))).unwrap()
 }
 
-/// One message of each kind, of the greatest size.
 pub(crate) fn samples() -> Vec<Message> {
     let transfer = TransferId([1; 16]);
     let ask = Ask {

@@ -70,8 +70,7 @@ fn check_tokens(spec: &JobSpec, claims: &Claims) -> Result<(), JobError> {
     }
 }
 
-/// Checks that a job may use its codec: the receiver chooses the codec, since it must know that the bytes are not
-/// exact.
+/// Checks that a job may use its codec. The receiver chooses it, since it must know that the bytes are not exact.
 fn check_codec(spec: &JobSpec, claims: &Claims) -> Result<(), JobError> {
     let (codec, paths) = (spec.request.codec, spec.paths);
     let pulled = claims.direction == Direction::Pull && spec.into.is_none();

@@ -48,7 +48,6 @@ pub(crate) fn write_leases(keys: &BTreeSet<LeaseKey>, spec: &JobSpec) -> Vec<Lea
 }
 
 impl<P: Planner> Job<P> {
-    /// Invites every agent of the ticket that is connected.
     pub(super) fn invite_all(&mut self, g: &mut Ground<'_, P>, id: JobId) -> Result<(), JobError> {
         let addresses: Vec<_> = self.agents().into_iter().cloned().collect();
         for address in addresses {
@@ -103,7 +102,6 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
-    /// Handles an owner agent's answer to an invitation.
     pub(crate) fn on_invited(&mut self, g: &mut Ground<'_, P>, conn: ConnId, id: JobId, outcome: Result<(), Refusal>) {
         let Some((invited, agent)) = self.invited_mut(id).zip(g.peers.agent(conn)) else {
             return;
@@ -134,7 +132,6 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
-    /// Ends the pause for an agent that was busy.
     pub(crate) fn invite_due(&mut self, g: &mut Ground<'_, P>, id: JobId, agent: &AgentId) {
         let invited = self.invited_mut(id);
         if let Some(said) = invited.and_then(|invited| invited.unheard.get_mut(agent)) {
@@ -143,7 +140,6 @@ impl<P: Planner> Jobs<P> {
         self.advance(g, id);
     }
 
-    /// Records that a route has landed in a write lease of a pull.
     pub(crate) fn write_lease_landed(&mut self, id: JobId, landed: RouteReport) {
         if let Some(invited) = self.invited_mut(id) {
             invited.routes.push(landed);

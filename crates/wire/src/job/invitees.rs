@@ -12,23 +12,17 @@ use crate::outcome::RouteReport;
 use crate::planner::Planner;
 use crate::ticket::Claims;
 
-/// The progress of a pull whose owner pushes.
 #[derive(Debug)]
 pub(super) struct Invitees {
     /// Agents of the ticket that have not answered whether they push.
     pub(super) unheard: BTreeMap<AgentId, Unheard>,
-    /// Write leases that have not ended.
     pub(super) open: BTreeSet<LeaseKey>,
-    /// Routes that have landed.
     pub(super) routes: Vec<RouteReport>,
 }
 
-/// The state of an invitation that was not answered.
 #[derive(Debug, Default)]
 pub(super) struct Unheard {
-    /// The connection on which the agent was last invited.
     pub(super) on: Option<ConnId>,
-    /// How often the agent answered that it is busy.
     pub(super) busy: u32,
     /// Whether the next invitation waits for a pause, because the agent was busy.
     pub(super) pausing: bool,

@@ -23,10 +23,8 @@ pub(super) struct JobRoute {
     pub(super) report: RouteReport,
     digest: PlanDigest,
     pub(super) state: RouteState,
-    /// The number of attempts that failed.
     failures: u32,
-    /// Used by pushes only: whether a commit was sent, so that the route may have landed without this agent's
-    /// knowledge.
+    /// Used by pushes only: whether a commit was sent, so that the route may have landed without this agent's knowing.
     pub(super) committed: bool,
 }
 
@@ -42,7 +40,6 @@ pub(super) enum RouteState {
 }
 
 impl JobRoute {
-    /// Makes a route of a local rank, before its first attempt.
     pub(super) fn new(rank: Rank, route: &Route) -> Self {
         Self {
             report: RouteReport { rank, peer_rank: route.peer_rank, bytes: route.bytes, path: Path::QUIC, attempts: 0 },
@@ -92,7 +89,6 @@ impl JobRoute {
         Ok(Some(options.pause(pauses)))
     }
 
-    /// Makes the ask for an attempt.
     pub(super) fn ask(&self, spec: &JobSpec, flow: &Flow, paths: PathSet, direction: Direction) -> Message {
         let (source, destination) = match direction {
             Direction::Push => (flow.rank, flow.peer_rank),

@@ -21,14 +21,12 @@ use crate::planner::{PlanAsk, Planned, Planner};
 use crate::refusal::Failure;
 use crate::ticket::RankAddress;
 
-/// Access to routes.
 impl<P: Planner> Job<P> {
     pub(super) fn address(&self, route: &JobRoute) -> Option<&RankAddress> {
         self.claims.ranks.get(route.report.peer_rank.0 as usize)
     }
 
-    /// Returns the agent of the first route that has not landed, its current attempt, and what it waits for if it has
-    /// none.
+    /// Returns the agent of the first route that has not landed, its attempt, and what it waits for if it has none.
     pub(super) fn first_open(&self, cx: &Context<P>) -> Option<(&AgentId, Option<TransferId>, Awaited)> {
         if self.plan.is_none() {
             let idle = match cx.planner.ranks(&self.claims.owner) {
@@ -46,7 +44,6 @@ impl<P: Planner> Job<P> {
         Some((&self.address(route)?.agent, route.trying(), idle))
     }
 
-    /// Returns the transfers in progress, of one rank or of all.
     pub(super) fn under_way(&self, rank: Option<Rank>) -> Vec<TransferId> {
         let routes = self.routes.iter();
         let routes = routes.filter(|route| rank.is_none_or(|rank| rank == route.report.rank));
@@ -74,7 +71,6 @@ impl<P: Planner> Job<P> {
     }
 }
 
-/// Progress of a job.
 impl<P: Planner> Job<P> {
     /// Takes every step that is possible now.
     pub(super) fn advance(&mut self, g: &mut Ground<'_, P>, id: JobId) -> Result<(), JobError> {
@@ -108,8 +104,7 @@ impl<P: Planner> Job<P> {
         Ok(())
     }
 
-    /// Starts the time limit for agents that an invited push needs and that are not connected, or clears it if there
-    /// are none.
+    /// Starts or clears the time limit for agents that an invited push needs and that are not connected.
     fn expect(&self, g: &mut Ground<'_, P>, id: JobId) {
         let timer = Timer::Away(id);
         if self.missing(g).is_none() {
@@ -119,7 +114,6 @@ impl<P: Planner> Job<P> {
         }
     }
 
-    /// Returns an agent that the job needs and that is not connected.
     fn missing(&self, g: &Ground<'_, P>) -> Option<AgentId> {
         let mut needed = self.needed().into_iter().map(|address| &address.agent);
         let missing = needed.find(|agent| g.peers.connection(agent).is_none());
@@ -190,7 +184,6 @@ impl<P: Planner> Job<P> {
         Some(())
     }
 
-    /// Returns whether the job cannot continue without this plan.
     pub(super) fn waits_for(&self, ask: &PlanAsk) -> bool {
         let waits = self.invited.is_none() && self.stop.is_none() && self.plan.is_none();
         waits && self.plan_ask() == *ask
@@ -225,7 +218,6 @@ impl<P: Planner> Job<P> {
     }
 }
 
-/// Events of routes.
 impl<P: Planner> Jobs<P> {
     fn route_mut(&mut self, id: JobId, i: usize) -> Option<&mut JobRoute> {
         self.jobs.get_mut(&id)?.routes.get_mut(i)
@@ -289,7 +281,6 @@ impl<P: Planner> Jobs<P> {
         self.advance(g, id);
     }
 
-    /// Handles the end of an attempt, which was fenced without success.
     pub(crate) fn route_ended(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize, why: Why) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
@@ -322,7 +313,6 @@ impl<P: Planner> Jobs<P> {
         self.advance(g, id);
     }
 
-    /// Fails an invited push because an agent that it needs has been away for too long.
     pub(crate) fn away(&mut self, g: &mut Ground<'_, P>, id: JobId) {
         let missing = self.jobs.get(&id).and_then(|job| job.missing(g));
         if let Some(agent) = missing {

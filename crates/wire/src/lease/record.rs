@@ -25,14 +25,12 @@ pub(super) struct Record<B> {
     pub(super) state: State,
     /// Whether memory did not finish its work on the blocks in time.
     pub(super) stalled: bool,
-    /// Whether a ticket holder has used or renewed it.
     pub(super) claimed: bool,
     pub(super) bound: Option<Bound>,
     pub(super) pins: BTreeSet<TransferId>,
     pub(super) push: Option<Push>,
 }
 
-/// A push of the blocks at the holder's request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Push {
     pub(super) into: LeaseSetId,
@@ -45,7 +43,6 @@ pub(super) enum State {
     Ending(LeaseEnd),
 }
 
-/// The state of the holder.
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) holder: Holder,
@@ -131,7 +128,6 @@ impl<B> Record<B> {
         }
     }
 
-    /// Renews the lease, since it is used, within the hard bound.
     pub(super) fn touch(&mut self, now: Moment) {
         self.extend(now + self.spec.ttl);
     }

@@ -17,7 +17,6 @@ use crate::moment::{Moment, Timers};
 pub(crate) const MAX_LAYERS: u32 = 4096;
 
 /// The leases of one agent, for its local ranks.
-///
 /// Every method that takes `now` first ends what is due, so that a late timer never lets a lease be used after its
 /// time.
 #[derive(Debug)]
@@ -31,7 +30,6 @@ pub(crate) struct LeaseTable<B> {
     events: VecDeque<LeaseEvent<B>>,
 }
 
-/// The remembered end of a lease.
 #[derive(Clone, Copy, Debug)]
 struct Ended {
     end: LeaseEnd,
@@ -76,12 +74,10 @@ impl<B> LeaseTable<B> {
         self.open.contains_key(key) || self.ended.contains_key(key)
     }
 
-    /// Returns the keys of all open leases, in no particular order.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &LeaseKey> {
         self.open.keys()
     }
 
-    /// Returns the terms of an open lease.
     pub(crate) fn spec(&self, key: &LeaseKey) -> Option<&LeaseSpec> {
         self.open.get(key).map(|record| &record.spec)
     }
@@ -105,7 +101,6 @@ impl<B> LeaseTable<B> {
     }
 }
 
-/// Operations of the owner.
 impl<B> LeaseTable<B> {
     /// Checks whether such a lease could be opened. Changes nothing, except that due leases end.
     pub(crate) fn check_open(&mut self, now: Moment, spec: &LeaseSpec) -> Result<(), OpenFault> {
@@ -173,7 +168,6 @@ impl<B> LeaseTable<B> {
         Ok(())
     }
 
-    /// Ends the leases of a rank whose memory is lost.
     pub(crate) fn lose(&mut self, rank: Rank) {
         let keys = self.open.keys().filter(|key| key.rank == rank);
         for key in keys.copied().collect::<Vec<_>>() {
@@ -199,7 +193,6 @@ impl<B> LeaseTable<B> {
     }
 }
 
-/// Operations of the holder of a ticket.
 impl<B> LeaseTable<B> {
     /// Checks whether a use would be admitted. If so, claims the lease.
     pub(crate) fn check(
@@ -282,18 +275,15 @@ impl<B> LeaseTable<B> {
         Some(pin)
     }
 
-    /// Returns the transfers that pin a lease.
     pub(crate) fn pins(&self, key: &LeaseKey) -> impl Iterator<Item = &TransferId> {
         self.open.get(key).into_iter().flat_map(|record| &record.pins)
     }
 
-    /// Returns the number of attempts of the holder's `rank`.
     pub(crate) fn attempts(&self, key: &LeaseKey, rank: Rank) -> u32 {
         let attempts = self.bound(key).and_then(|bound| bound.attempts.get(&rank));
         attempts.copied().unwrap_or(0)
     }
 
-    /// Returns whether the lease is alive at this moment, as a commit requires.
     pub(crate) fn is_alive(&mut self, now: Moment, key: LeaseKey) -> bool {
         self.on_deadline(now);
         self.alive_mut(key).is_ok()
@@ -312,7 +302,6 @@ impl<B> LeaseTable<B> {
         self.on_deadline(now);
     }
 
-    /// Records that the route between this lease and the holder's `rank` has landed.
     pub(crate) fn landed(&mut self, key: LeaseKey, rank: Rank) {
         if let Some(bound) = self.bound_mut(&key) {
             bound.landed.insert(rank);
@@ -325,7 +314,6 @@ impl<B> LeaseTable<B> {
     }
 
     /// Records that the holder's `ranks` are done. Ends the lease once all ranks of the holder are.
-    ///
     /// If a rank that must write says that it is done but has not landed, the lease is cancelled.
     pub(crate) fn done(
         &mut self,
@@ -457,7 +445,6 @@ impl<B> LeaseTable<B> {
     }
 }
 
-/// The end of leases.
 impl<B> LeaseTable<B> {
     fn end(&mut self, key: LeaseKey, end: LeaseEnd) {
         let Some(record) = self.open.get_mut(&key) else {
@@ -474,8 +461,7 @@ impl<B> LeaseTable<B> {
         self.settle(key);
     }
 
-    /// Ends a lease because memory does not finish the work of a transfer, or else of an invited push. Returns the
-    /// blocks, the first time only.
+    /// Ends a lease whose transfer or invited push memory does not finish. Returns the blocks, the first time only.
     pub(crate) fn stall(&mut self, key: LeaseKey, transfer: Option<TransferId>) -> Option<&B> {
         let record = self.open.get(&key)?;
         let pin = transfer.or_else(|| record.push.map(|push| push.pin))?;

@@ -58,7 +58,6 @@ struct Fixture {
     decode: AgentId,
 }
 
-/// A table with one open lease, and a peer that uses it.
 fn fixture(direction: Direction) -> Fixture {
     let mut table = LeaseTable::new(LeaseLimits::default());
     open(&mut table, at(0), spec(direction)).unwrap();
@@ -103,7 +102,6 @@ impl Fixture {
         self.table.done(now, KEY, direction, &said)
     }
 
-    /// Returns the one end event. Panics if there is none.
     fn ended(&mut self) -> LeaseEnd {
         match self.event() {
             Some(LeaseEvent::Ended { key, end, blocks }) => {

@@ -25,7 +25,6 @@ use crate::refusal::{Failure, Text};
 
 /// The frame around every entry.
 impl<P: Planner> Machine<P> {
-    /// Runs an entry at its moment, and then everything that follows from it.
     pub(super) fn enter<R>(&mut self, now: Moment, entry: impl FnOnce(&mut Self) -> R) -> R {
         self.cx.now = now;
         let result = entry(self);
@@ -74,7 +73,6 @@ impl<P: Planner> Machine<P> {
         }
     }
 
-    /// Handles a message of a peer that is welcome.
     pub(super) fn on_talk(&mut self, conn: ConnId, message: Message) {
         let (mut g, owner, jobs, notices) = self.parts();
         match message {
@@ -250,7 +248,6 @@ impl<P: Planner> Machine<P> {
         g.peers.dial_again(g.cx, &agent, address);
     }
 
-    /// Begins a transfer on the path that was agreed on.
     fn travels(&mut self, transfer: TransferId) {
         let t = self.flows.get(transfer).filter(|t| !t.is_fencing());
         let Some((t, path)) = t.and_then(|t| Some((t, t.flow.path?))) else {
@@ -286,7 +283,6 @@ impl<P: Planner> Machine<P> {
         }
     }
 
-    /// Records the first movement of bytes for a job of this agent.
     fn bytes_move(&mut self, side: Side) {
         let job = match side {
             Side::Job { job, .. } => Some(job),
@@ -308,7 +304,6 @@ impl<P: Planner> Machine<P> {
         }
     }
 
-    /// Commits a transfer that was read completely, if its lease is alive at this moment.
     fn commit_if_alive(&mut self, transfer: TransferId) {
         let Some(t) = self.flows.get(transfer).filter(|t| t.is_read()) else {
             return;
@@ -329,7 +324,6 @@ impl<P: Planner> Machine<P> {
         }
     }
 
-    /// Lands a transfer that has arrived completely, if its lease is alive at this moment.
     fn land_if_alive(&mut self, transfer: TransferId) {
         let Some(t) = self.flows.get(transfer).filter(|t| !t.is_fencing()) else {
             return;

@@ -23,13 +23,10 @@ use crate::refusal::{Failure, Refusal};
 use crate::roles::Role;
 use crate::ticket::Claims;
 
-/// The decision on an ask that is allowed.
 enum Verdict<P: Planner> {
-    /// The ask is admitted, with this route and path.
     Admitted(AgentId, Arc<Planned<P::Plan>>, Route, Path),
     /// An earlier attempt must be fenced first: two attempts must never write, or even read, at the same time.
     Fence,
-    /// The plan must be compiled first.
     Plan(PlanAsk),
 }
 
@@ -71,8 +68,7 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// Returns whether a transfer with this id is in progress, queued or pending. Two transfers with one id would share
-    /// a fence, and one lease would never end.
+    /// Returns whether this id is in use. Two transfers with one id would share a fence, and one lease would never end.
     fn is_known(&self, g: &Ground<'_, P>, transfer: TransferId) -> bool {
         let mut asks = self.queued.values().chain(self.pending.asks());
         g.flows.get(transfer).is_some() || asks.any(|asked| asked.ask.transfer == transfer)
@@ -107,7 +103,6 @@ impl<P: Planner> Owner<P> {
         self.check_room(g, asked.conn)
     }
 
-    /// Admits or refuses an ask whose lease is known.
     pub(super) fn decide(&mut self, g: &mut Ground<'_, P>, asked: Asked) {
         match self.try_admit(g, &asked) {
             Ok(Verdict::Admitted(agent, plan, route, path)) => {
@@ -137,7 +132,6 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// Keeps an ask until the earlier attempt of its pair of ranks is fenced.
     fn queue(&mut self, g: &mut Ground<'_, P>, asked: Asked) {
         let (conn, transfer, latest) = (asked.conn, asked.ask.transfer, asked.ask.attempt);
         let pair = (asked.key, asked.peer_rank());
@@ -244,7 +238,6 @@ fn agreed_route<'p, L>(plan: &'p Planned<L>, (owner, asker): (Rank, Rank), ask: 
     }
 }
 
-/// Returns the direction of bytes as seen from the owner.
 fn way(direction: Direction) -> Way {
     match direction {
         Direction::Pull => Way::Out,

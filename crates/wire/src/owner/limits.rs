@@ -13,7 +13,6 @@ use crate::refusal::{Refusal, Text, room};
 
 impl<P: Planner> Owner<P> {
     /// Checks that the agent and its service may have one more request in progress.
-    ///
     /// A peer chooses its instance name itself, so every limit on agents must also limit their service.
     pub(super) fn check_room(&self, g: &Ground<'_, P>, conn: ConnId) -> Result<(), Refusal> {
         let agent = g.peers.agent(conn).ok_or(Refusal::WrongPeer)?;
@@ -24,7 +23,6 @@ impl<P: Planner> Owner<P> {
         room(options.transfers_per_service, self.asked_by(g, of_service))
     }
 
-    /// Counts the requests in progress of the agents that `its` accepts.
     fn asked_by(&self, g: &Ground<'_, P>, its: impl Fn(&AgentId) -> bool) -> usize {
         let queued = self.queued.values();
         let queued = queued.filter(|queued| g.peers.agent(queued.conn).is_some_and(&its));
@@ -40,8 +38,7 @@ impl<P: Planner> Owner<P> {
         all.filter_map(move |(by, places)| its(by).then_some(places))
     }
 
-    /// Checks that routes with that many places may be bound, in addition to those that the agent and its service have
-    /// in progress.
+    /// Checks that the agent and its service may have that many more places bound.
     pub(super) fn check_places(&self, g: &Ground<'_, P>, agent: &AgentId, places: u64) -> Result<(), Refusal> {
         check_places_of_one(g.cx, places).map_err(|why| Refusal::Unplannable { why })?;
         let room = |limit: u64, its: &dyn Fn(&AgentId) -> bool| {

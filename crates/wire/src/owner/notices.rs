@@ -25,8 +25,7 @@ impl<P: Planner> Owner<P> {
         cx.send(conn, Message::NoticeHeard { id, outcome });
     }
 
-    /// Applies this agent's own notice to its own leases of a set, because no agent connects to itself. Returns the
-    /// answer that a peer would get.
+    /// Applies this agent's own notice, because no agent connects to itself. Returns the answer that a peer would get.
     pub(crate) fn on_own_notice(
         &mut self,
         cx: &mut Context<P>,

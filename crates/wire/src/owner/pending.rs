@@ -17,7 +17,6 @@ use crate::options::Options;
 use crate::planner::PlanAsk;
 use crate::refusal::{Refusal, room};
 
-/// A peer's request about a lease.
 #[derive(Debug)]
 pub(super) enum Demand {
     Ask(Asked),
@@ -41,7 +40,6 @@ pub(super) struct WantedPush {
     pub(super) invitation: Arc<Invitation>,
 }
 
-/// A peer's notice, as it applies to one lease.
 #[derive(Clone, Debug)]
 pub(super) struct Said {
     pub(super) key: LeaseKey,
@@ -85,7 +83,6 @@ impl Asked {
     }
 }
 
-/// A request that waits for its lease or for a plan.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) demand: Demand,
@@ -165,8 +162,7 @@ impl PendingDemands {
         (self.waiting.len() - for_plan, for_plan)
     }
 
-    /// Counts the asks of such agents that wait for a plan. These are not checked against the limits again when they
-    /// continue.
+    /// Counts the asks of such agents that wait for a plan. Limits are not checked again when these continue.
     pub(super) fn asks_for_plans(&self, its: impl Fn(&AgentId) -> bool) -> usize {
         let for_plan = |pending: &&Pending| pending.plan.is_some() && its(&pending.agent);
         let waiting = self.waiting.iter().filter(for_plan);
@@ -177,7 +173,6 @@ impl PendingDemands {
         self.waiting.front().map(|pending| pending.until)
     }
 
-    /// Takes a request that has waited too long.
     pub(super) fn pop_due(&mut self, now: Moment) -> Option<Pending> {
         let due = self.waiting.front()?.until <= now;
         due.then(|| self.waiting.pop_front())?
@@ -201,7 +196,6 @@ impl PendingDemands {
         self.take(|pending| pending.plan.is_none() && pending.demand.key() == *key)
     }
 
-    /// Takes the requests that wait for a lease of a rank.
     pub(super) fn of_rank(&mut self, rank: Rank) -> Vec<Demand> {
         self.take(|pending| pending.plan.is_none() && pending.demand.key().rank == rank)
     }
@@ -211,7 +205,6 @@ impl PendingDemands {
         self.take(|pending| pending.plan.is_none())
     }
 
-    /// Drops the requests that `like` accepts.
     pub(super) fn forget(&mut self, like: impl Fn(&Demand) -> bool) {
         self.waiting.retain(|pending| !like(&pending.demand));
     }

@@ -7,7 +7,6 @@ use crate::ids::JobId;
 #[derive(Debug)]
 pub(super) struct InvitedPush {
     pub(super) job: JobId,
-    /// The agent that sent the first invitation.
     pub(super) by: AgentId,
     /// The most places that binding all of its routes takes.
     pub(super) places: u64,

@@ -14,7 +14,6 @@ use crate::path::ring::Rings;
 /// Negotiates the rings of one connection.
 #[derive(Debug)]
 pub struct DeviceRings {
-    /// The GPU that holds this agent's memory.
     gpu: GpuId,
     /// Other GPUs whose memory that GPU can access.
     reached: Vec<GpuId>,
@@ -96,7 +95,6 @@ mod tests {
         encode(&Word::Offer(Offer { gpu, slot_bytes: 1 << 20, fetch: ring::Word { socket, token } }))
     }
 
-    /// Returns whether the steps lose both directions and do nothing else.
     fn lose_both(steps: &[Step]) -> bool {
         let lost = |way: Way| steps.iter().any(|s| matches!(s, Step::Lose(w, _) if *w == way));
         lost(Way::Out) && lost(Way::In) && steps.len() == 2

@@ -33,14 +33,12 @@ pub enum Word {
 pub struct Lanes {
     /// Whether this agent dialled the connection, and so opens the lanes.
     dialled: bool,
-    /// The most lanes.
     most: u16,
     state: State,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// No lanes were asked for.
     None,
     /// Lanes were asked for, by this agent or by the peer.
     Wanted,

@@ -54,7 +54,6 @@ impl Sending {
         }
     }
 
-    /// Handles the end of the offer or the ring.
     fn ended(&mut self, ending: Ending, steps: &mut Steps) {
         let offered = self.offered.take();
         let waits = offered.is_some_and(|transfer| self.transfers.contains(&transfer));
@@ -107,7 +106,6 @@ impl Rings {
         }
     }
 
-    /// Records a valid offer of the peer.
     pub(in crate::path) fn offered(&mut self, word: &[u8], steps: &mut Steps) {
         self.receiving.offered = Some(word.to_vec());
         self.receiving.meet(steps);

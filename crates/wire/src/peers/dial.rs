@@ -6,20 +6,16 @@ use crate::moment::Moment;
 use crate::planner::Planner;
 use crate::ticket::RankAddress;
 
-/// The reason why there is no connection to an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoConnection {
     /// The last connection that was up is lost.
     Lost,
     /// An attempt got no answer in time. Then the elapsed time decides when to give up, and not the number of attempts.
     Unanswered,
-    /// The port is closed.
     Closed,
-    /// An attempt failed for another reason.
     Failed,
 }
 
-/// An agent's address, and the state of dialling it.
 #[derive(Debug)]
 pub(super) struct Dial {
     pub(super) address: RankAddress,
@@ -37,13 +33,11 @@ pub(super) struct Dial {
     pub(super) lost: bool,
     /// The time since when it is dialled, or was found to be disconnected.
     pub(super) since: Moment,
-    /// The time since when the agent refuses this one because of too many connections. Then waiting helps, and not
-    /// another attempt.
+    /// Since when the agent refuses this one because of too many connections. Then waiting helps, not another attempt.
     pub(super) crowded: Option<Moment>,
 }
 
 impl Dial {
-    /// Makes the state before the first attempt.
     pub(super) fn to(address: &RankAddress, now: Moment) -> Self {
         Self {
             address: address.clone(),
@@ -63,7 +57,6 @@ impl Dial {
         *self = Self { asked: self.asked, tried: self.tried.take(), ..Self::to(address, now) };
     }
 
-    /// Dials now.
     pub(super) fn attempt(&mut self, cx: &mut Context<impl Planner>) {
         self.asked = true;
         self.tried = Some(self.address.clone());

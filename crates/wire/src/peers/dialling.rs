@@ -15,7 +15,6 @@ use crate::ticket::RankAddress;
 impl Peers {
     /// Closes connections to past lives of an agent, which a ticket of a later life proves to be over (the transport
     /// may take long to notice), and dials the later life at the ticket's address.
-    ///
     /// Connections that came up at `suspect` or later are kept: a process that answered just now is alive, and is not
     /// the life that the ticket means.
     pub(crate) fn leave_past_life(
@@ -151,8 +150,7 @@ impl Peers {
         cx.tell(News::Away(agent, reason));
     }
 
-    /// Has a disconnected agent dialled again after a pause, if something needs it and knows its `address`. Otherwise
-    /// forgets the agent.
+    /// Dials a disconnected agent again after a pause, if something needs it at a known `address`, or else forgets it.
     pub(crate) fn dial_again(&mut self, cx: &mut Context<impl Planner>, agent: &AgentId, address: Option<RankAddress>) {
         let Some(known) = self.agents.get(agent).filter(|known| known.up.is_empty()) else {
             return;

@@ -210,7 +210,6 @@ impl Peers {
         }
     }
 
-    /// Marks the connection as up, if both sides accept each other.
     fn up(&mut self, cx: &mut Context<impl Planner>, conn: ConnId) {
         let session = self.sessions.get_mut(&conn);
         let Some(session) = session.filter(|session| session.is_up()) else {
@@ -244,7 +243,6 @@ impl Peers {
     }
 }
 
-/// Makes this agent's hello.
 pub(super) fn hello(cx: &Context<impl Planner>) -> Hello {
     let me = &cx.me;
     Hello {

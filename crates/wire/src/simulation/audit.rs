@@ -13,7 +13,6 @@ use crate::lease::{LeaseEnd, LeaseKey};
 use crate::message::Message;
 use crate::{BlocksOf, JobError, JobReport};
 
-/// Rules at every moment.
 impl World {
     /// Checks that a commit is sent only while the owner's lease is alive by the owner's clock, and that a transfer is
     /// reported as landed only after its commit.
@@ -175,7 +174,6 @@ impl World {
     }
 }
 
-/// Rules about the final contents.
 impl World {
     fn shapes(&self, request: usize, holder: usize) -> (Shape, Shape) {
         let r = &self.requests[request];

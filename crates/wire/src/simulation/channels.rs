@@ -18,7 +18,6 @@ fn gpu_id(gpu: u8) -> GpuId {
 }
 
 impl World {
-    /// Returns the negotiations for an end of a connection.
     pub(super) fn negotiations(&self, n: usize, conn: ConnId, dialled: bool) -> Vec<Box<dyn Negotiation>> {
         let mut paths: Vec<Box<dyn Negotiation>> = vec![Box::new(Lanes::new(dialled, 4))];
         let nodes = self.links[&conn].ends.map(|(node, _)| &self.nodes[node]);
@@ -31,7 +30,6 @@ impl World {
         paths
     }
 
-    /// Returns whether what a node sends on a connection can take a path.
     pub(super) fn can_carry(&self, n: usize, conn: ConnId, path: Path) -> bool {
         let channels = &self.links[&conn].channels;
         match path {
@@ -56,7 +54,6 @@ impl World {
         self.channel(n, delay, conn, path, report);
     }
 
-    /// Carries out an order of a negotiation, with some delay.
     pub(super) fn obey(&mut self, n: usize, conn: ConnId, path: Path, order: Order) {
         let delay = self.rng.delay(MS, 50 * MS);
         if self.mishap(0.05) {

@@ -17,7 +17,6 @@ use crate::lease::{LeaseKey, LeaseSpec};
 use crate::{BlocksOf, JobId, JobSpec};
 
 impl World {
-    /// Gives blocks to the machine of their node.
     pub(super) fn give(&mut self, handed: Handed) {
         let Handed { node, request, purpose, blocks } = handed;
         match purpose {
@@ -114,7 +113,6 @@ impl World {
         self.live_on(id, !computed);
     }
 
-    /// Schedules what the engine does with blocks later on.
     fn live_on(&mut self, blocks: u64, prefill: bool) {
         if prefill {
             let over = self.rng.within(5 * MS, 1200 * MS);
@@ -134,7 +132,6 @@ impl World {
         }
     }
 
-    /// Returns the node that holds these blocks now.
     pub(super) fn holder(&self, blocks: u64) -> Option<usize> {
         let region = self.memory.region(blocks);
         let (node, life) = region.owner;
@@ -214,8 +211,7 @@ impl World {
         }
     }
 
-    /// Has a restarted engine handle its requests again: it opens leases with the same names, and uses the tickets of
-    /// its previous life.
+    /// Has a restarted engine handle its requests again, with the same lease names and its past life's tickets.
     pub(super) fn reopen(&mut self, node: usize) {
         let deployment = self.nodes[node].deployment;
         for request in 0..self.requests.len() {

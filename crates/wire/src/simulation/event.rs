@@ -97,25 +97,19 @@ pub(super) enum Step {
 pub(super) enum StreamEvent {
     /// Reads one half of a piece into a buffer.
     Gather(usize, u64),
-    /// The network takes a piece's bytes.
     Transmit(usize),
-    /// A stream begins to arrive from an agent.
     Arrive(AgentId, StreamHeader, Vec<u64>, u32),
     /// Places one half of a stream.
     Place(u32, u64, bool),
-    /// A stream breaks.
     Break,
-    /// Memory does not finish its work.
     Stall,
 }
 
 pub(super) enum ChannelEvent {
     Report(Report),
-    /// The lanes are established.
     Lanes,
     /// An offer has not been taken in time.
     Lapse(u64),
-    /// A node fetches the ring of the other end.
     Fetch(u64),
     /// A ring breaks, reported at the sending end.
     Tear,

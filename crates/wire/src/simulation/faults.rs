@@ -30,9 +30,7 @@ pub(super) enum Fault {
     AnyIncarnation,
     /// Notifies only the first owner that it is done: the other notices are lost.
     NoticeOnlyFirst,
-    /// Treats blocks as computed before their mark.
     ReadBeforeMark,
-    /// Opens blocks that earlier work may still read.
     WriteBeforeMark,
 }
 

@@ -14,7 +14,6 @@ use super::faults::Fault;
 use super::memory::Blocks;
 use super::world::World;
 
-/// Blocks that an engine hands over.
 pub(super) struct Handed {
     pub(super) node: usize,
     pub(super) request: usize,
@@ -22,7 +21,6 @@ pub(super) struct Handed {
     pub(super) blocks: Blocks,
 }
 
-/// The purpose for which blocks are handed over.
 pub(super) enum Purpose {
     Lease(Rank),
     Job { ranks: BTreeSet<Rank>, wrong: bool, timeout: Duration },
@@ -38,10 +36,8 @@ impl Purpose {
     }
 }
 
-/// The fate of a mark.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
-    /// There is no mark.
     None,
     Comes,
     /// The mark is lost with its device.
@@ -101,7 +97,6 @@ impl World {
         region.is_computed() && (region.awaited.is_none() || self.fault == Some(Fault::ReadBeforeMark))
     }
 
-    /// Handles a mark that has come or is lost.
     pub(super) fn marked(&mut self, blocks: u64, done: bool) {
         let Some(node) = self.holder(blocks) else {
             return;

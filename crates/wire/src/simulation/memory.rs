@@ -10,7 +10,6 @@ use transload_plan::ids::{Rank, TransferId};
 /// The value of a byte that is free, or not computed yet.
 pub(super) const GARBAGE: u64 = u64::MAX;
 
-/// The number of layers that a route is split into.
 pub(super) const LAYERS: u64 = 2;
 
 /// The blocks of a lease or a job: a unique id, which cannot be copied.
@@ -23,7 +22,6 @@ pub(super) struct Region {
     pub(super) owner: (usize, u32),
     /// The value of their bytes once they are computed.
     pub(super) value: u64,
-    /// Whether each layer is computed.
     pub(super) ready: [bool; LAYERS as usize],
     pub(super) given_back: bool,
     /// The rank on whose device earlier work uses the blocks until their mark has come.
@@ -41,7 +39,6 @@ pub(super) struct Memory {
     next_value: u64,
 }
 
-/// Returns the layer that a byte of a route belongs to.
 pub(super) fn layer(offset: u64, bytes: u64) -> usize {
     usize::from(offset >= bytes.div_ceil(LAYERS))
 }
@@ -77,7 +74,6 @@ impl Memory {
         self.regions.get_mut(&id).expect("allocated")
     }
 
-    /// Returns the blocks to their engine, which reuses them.
     pub(super) fn give_back(&mut self, blocks: Blocks) -> Result<(), String> {
         let region = self.region_mut(blocks.0);
         if std::mem::replace(&mut region.given_back, true) {
@@ -86,7 +82,6 @@ impl Memory {
         Ok(())
     }
 
-    /// Returns the value that a read would get now.
     fn peek(&self, id: u64, rank: Rank, offset: u64, bytes: u64) -> u64 {
         let region = self.region(id);
         match !region.given_back && region.ready[layer(offset, bytes)] {
@@ -107,7 +102,6 @@ impl Memory {
         Ok(self.peek(id, rank, at.0, at.1))
     }
 
-    /// Records that an attempt begins to write.
     pub(super) fn writer(
         &mut self,
         id: u64,
@@ -123,7 +117,6 @@ impl Memory {
         }
     }
 
-    /// Records that an attempt has stopped writing.
     pub(super) fn release(&mut self, id: u64, pair: (Rank, Rank), transfer: TransferId) {
         let region = self.region_mut(id);
         if region.writer.get(&pair) == Some(&transfer) {
@@ -154,7 +147,6 @@ impl Memory {
         Ok(())
     }
 
-    /// Checks that everything of a route was written with the right value.
     pub(super) fn holds(&self, id: u64, pair: (Rank, Rank), bytes: u64, value: u64) -> Result<(), String> {
         let written = self.region(id).written.get(&pair);
         let written = written.ok_or(format!("nothing was written to {pair:?} of {id}"))?;
@@ -165,7 +157,6 @@ impl Memory {
         }
     }
 
-    /// Returns the blocks of current lives that were not returned.
     pub(super) fn missing(&self, lives: &[Option<u32>]) -> Vec<u64> {
         let lost = self.regions.iter().filter(|(_, region)| {
             let (node, life) = region.owner;

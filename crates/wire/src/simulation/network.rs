@@ -44,7 +44,6 @@ impl World {
         }
     }
 
-    /// A machine sends a message.
     pub(super) fn send(&mut self, n: usize, conn: ConnId, envelope: Envelope) {
         let Envelope { sequence, message } = envelope;
         if let Some(message) = self.tamper(n, message) {
@@ -111,7 +110,6 @@ impl World {
         }
     }
 
-    /// Separates two nodes for a while: their connections break.
     pub(super) fn part(&mut self, a: usize, b: usize, time: Time) {
         self.parted.extend([(a, b), (b, a)]);
         let between = |link: &Link| {
@@ -130,7 +128,6 @@ impl World {
         self.parted.remove(&(b, a));
     }
 
-    /// Breaks one of all connections that were ever made, if any.
     pub(super) fn cut_any(&mut self) {
         let conns = self.links.len() as u64;
         if conns > 0 {

@@ -42,7 +42,6 @@ pub(crate) fn route_bytes(source: (Shape, Rank), destination: (Shape, Rank), tok
     ((always || sometimes) && tokens > 0).then_some(tokens * width)
 }
 
-/// Returns the routes between the given ranks, or all ranks.
 pub(crate) fn routes(
     source: (Shape, Option<Rank>),
     destination: (Shape, Option<Rank>),
@@ -64,7 +63,6 @@ pub(crate) fn routes(
 pub(crate) struct SimPlanner<B> {
     pub(crate) me: Shape,
     pub(crate) known: HashMap<DeploymentDigest, Shape>,
-    /// The number of connections to each deployment.
     pub(crate) held: HashMap<DeploymentDigest, usize>,
     pub(crate) blocks: std::marker::PhantomData<B>,
 }

@@ -11,7 +11,6 @@ use crate::PathSet;
 use crate::ticket::{Claims, RankAddress, Ticket};
 
 impl World {
-    /// Draws a request between two deployments.
     pub(super) fn add_request(&mut self, key: u64, push: bool, owner: usize, holder: usize) -> usize {
         let (start, tokens) = (self.rng.below(3), self.rng.within(1, 6));
         let direction = if push { Direction::Push } else { Direction::Pull };

@@ -11,7 +11,6 @@ use super::state::Deployment;
 use super::world::World;
 
 impl World {
-    /// Adds deployments, requests and trouble.
     pub(super) fn build(&mut self) {
         let prefill = self.add_deployment("p", 2, 2);
         let decode = self.add_deployment("d", 3, 2);

@@ -30,7 +30,6 @@ impl World {
         }
     }
 
-    /// Replaces or drops a message before it is sent.
     pub(super) fn tamper(&mut self, n: usize, message: Message) -> Option<Message> {
         match (self.fault, message) {
             (Some(Fault::CommitWithoutLease), Message::Abort { transfer, failure: Failure::LeaseEnded { .. } })
@@ -50,7 +49,6 @@ impl World {
         }
     }
 
-    /// Changes an ask to state the content of the ticket's request.
     fn agree(&self, ask: Ask) -> Ask {
         let request = self.requests.iter().find(|r| r.ticket == ask.ticket);
         let content = request.map_or(ask.content, |r| r.content);
@@ -62,7 +60,6 @@ impl World {
         reading.is_some_and(Reading::is_gathered)
     }
 
-    /// Returns the commit that a source would send.
     fn commit_of(&self, n: usize, transfer: TransferId) -> Option<Message> {
         let (streams, bytes) = self.nodes[n].reading.get(&transfer)?.counts();
         Some(Message::Commit { transfer, streams, bytes })

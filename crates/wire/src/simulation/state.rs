@@ -44,7 +44,6 @@ pub(super) struct Deployment {
 pub(super) struct Link {
     pub(super) ends: [(usize, u32); 2],
     pub(super) open: [bool; 2],
-    /// The number of messages sent to each end.
     pub(super) posted: [u64; 2],
     /// Earliest delivery to each end, so that messages stay in order.
     pub(super) earliest: [Time; 2],
@@ -73,7 +72,6 @@ pub(super) enum View {
     },
 }
 
-/// The carriers of one connection.
 #[derive(Default)]
 pub(super) struct Channels {
     pub(super) lanes: bool,
@@ -102,32 +100,26 @@ pub(super) struct Request {
     pub(super) sources: Vec<(Rank, u64)>,
 }
 
-/// A transfer that is being read.
 pub(super) struct Reading {
     pub(super) flow: Flow,
     pub(super) blocks: u64,
     pub(super) pieces: Vec<Piece>,
     pub(super) readable: [bool; LAYERS as usize],
-    /// Whether everything may be read.
     pub(super) prefilled: bool,
-    /// The number of pieces that are completely gathered.
     pub(super) gathered: usize,
     pub(super) fence_at: Option<Time>,
 }
 
 impl Reading {
-    /// Returns whether nothing is left to read.
     pub(super) fn is_gathered(&self) -> bool {
         self.prefilled && self.gathered == self.pieces.len()
     }
 
-    /// Returns the number of streams and bytes for the commit.
     pub(super) fn counts(&self) -> (u32, u64) {
         (self.pieces.len() as u32, self.flow.bytes)
     }
 }
 
-/// The bytes of one stream.
 pub(super) struct Piece {
     pub(super) offset: u64,
     pub(super) length: u64,
@@ -135,7 +127,6 @@ pub(super) struct Piece {
     pub(super) values: Vec<u64>,
 }
 
-/// A transfer that is being received.
 pub(super) struct Flowing {
     pub(super) flow: Flow,
     pub(super) blocks: u64,

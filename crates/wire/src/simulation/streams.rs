@@ -21,7 +21,6 @@ fn crc(values: &[u64]) -> u32 {
     values.iter().fold(1, mix) as u32
 }
 
-/// Returns the range of the first or the second half.
 fn half(length: u64, which: u64) -> std::ops::Range<u64> {
     if which == 0 { 0..length / 2 } else { length / 2..length }
 }
@@ -108,7 +107,6 @@ impl World {
         self.may_stall(n, transfer);
     }
 
-    /// Schedules a stall of memory, perhaps.
     fn may_stall(&mut self, n: usize, transfer: TransferId) {
         if self.mishap(0.01) {
             let (life, later) = (self.nodes[n].life, self.rng.below(S));
@@ -164,7 +162,6 @@ impl World {
         }
     }
 
-    /// Returns a transfer that may be read at this moment.
     fn reading(&mut self, n: usize, transfer: TransferId) -> Option<&mut Reading> {
         let now = self.now;
         let reading = self.nodes[n].reading.get_mut(&transfer)?;

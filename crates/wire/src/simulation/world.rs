@@ -22,7 +22,6 @@ pub(super) struct World {
     queue: BTreeMap<(Time, u64), Event>,
     sequence: u64,
     pub(super) rng: Rng,
-    /// How much goes wrong, from 0.
     pub(super) chaos: f64,
     pub(super) fault: Option<Fault>,
     pub(super) nodes: Vec<Node>,
@@ -34,18 +33,12 @@ pub(super) struct World {
     pub(super) requests: Vec<Request>,
     /// The expected outcome of leases and jobs, by their blocks.
     pub(super) views: HashMap<u64, View>,
-    /// Blocks that are given to a machine only after their mark.
     pub(super) waiting: HashMap<u64, Handed>,
-    /// A request whose marks never come.
     pub(super) unmarked: Option<usize>,
-    /// Transfers for which a commit was sent.
     pub(super) committed: HashSet<TransferId>,
-    /// Blocks that were reported as stalled.
     pub(super) stalled: HashSet<u64>,
-    /// State of the fault that loses notices.
     pub(super) told: Told,
     pub(super) failure: Option<String>,
-    /// Calls into machines so far.
     pub(super) calls: u64,
     /// A node to kill, and the number of calls after which to kill it.
     pub(super) kill_at: Option<(usize, u64)>,
@@ -65,7 +58,6 @@ pub(super) struct Tally {
     pub(super) leases: BTreeMap<LeaseEnd, u64>,
     pub(super) paths: BTreeMap<String, u64>,
     pub(super) retried: u64,
-    /// Leases and jobs that were reported as stalled.
     pub(super) stalled: u64,
 }
 
@@ -99,7 +91,6 @@ impl World {
         }
     }
 
-    /// Returns whether a rare mishap happens now.
     pub(super) fn mishap(&mut self, p: f64) -> bool {
         self.now < CALM && self.rng.chance(p * self.chaos)
     }
@@ -120,7 +111,6 @@ impl World {
         }
     }
 
-    /// Runs until no event is left.
     pub(super) fn run(&mut self) {
         while let Some(((at, _), event)) = self.queue.pop_first() {
             self.now = at;

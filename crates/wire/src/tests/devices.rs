@@ -16,7 +16,6 @@ fn aborted(t: &Table) -> Vec<Failure> {
     aborts.collect()
 }
 
-/// Makes a holder that has asked for its first route, and returns its ask.
 fn asking(direction: Direction) -> (Table, Ask) {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     let job = super::jobs::job(1, direction);

@@ -31,7 +31,6 @@ fn say_why_somebody_is_not_welcome() {
     assert!(matches!(unwelcome(Roles::all(), mixed_up), HelloRefusal::Document { .. }));
 }
 
-/// Greets a peer that was dialled as `meant` and claims to be `says`.
 fn dialled(meant: &str, says: &str) -> Table {
     let mut t = Table::lonely("owner/0", OWNER, Options::default());
     t.dialled(meant);

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Makes the ticket of the holder's write leases.
 pub(super) fn into(n: u8) -> Claims {
     let address = RankAddress { agent: agent("holder"), host: "holder.example".into(), port: 7600 };
     Claims { owner: HOLDER.digest(), ranks: vec![address.clone(), address], ..claims(n, Direction::Push) }
@@ -49,7 +48,6 @@ fn pushes(t: &Table) -> Vec<Ask> {
     said.collect()
 }
 
-/// Accepts a push and reads it, up to the commit.
 fn read(t: &mut Table, ask: &Ask, path: Path) {
     let transfer = ask.transfer;
     t.hear(Message::Accepted { transfer, path });
@@ -67,7 +65,6 @@ fn read(t: &mut Table, ask: &Ask, path: Path) {
     t.do_(|machine, now, _| machine.stream_sent(now, transfer, bytes));
 }
 
-/// Makes an owner that was invited, and returns its asks.
 fn invited() -> (Table, Vec<Ask>) {
     let mut t = Table::owner();
     t.lease(1, 0, Direction::Pull, true);

@@ -3,7 +3,6 @@
 use super::jobs::{job, meet_owner};
 use super::*;
 
-/// The set of its write leases.
 const INTO: u8 = 200;
 
 fn into() -> Claims {
@@ -28,7 +27,6 @@ fn inviting() -> (Table, JobId) {
     (t, id)
 }
 
-/// Makes the owner's ask to push from one of its ranks.
 fn ask_from(source: u32) -> Ask {
     let routes = routes(OWNER, (HOLDER, true), Rank(source), Request::tokens(TOKENS));
     let route = routes.iter().find(|route| route.peer_rank == Rank(0));
@@ -48,7 +46,6 @@ fn sources() -> Vec<(u32, u64)> {
     routes.map(|r| (r.peer_rank.0, r.bytes)).collect()
 }
 
-/// Has a rank of the owner push everything that it has to.
 fn land(t: &mut Table, (source, bytes): (u32, u64)) {
     let ask = ask_from(source);
     let (transfer, nonce) = (ask.transfer, ask.nonce);

@@ -19,7 +19,6 @@ pub(super) fn job(n: u8, direction: Direction) -> JobSpec {
     }
 }
 
-/// A holder that is connected to the owner for its job. The test plays the owner.
 fn holder(direction: Direction) -> (Table, JobId) {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     let id = t.do_(|machine, now, _| machine.start(now, job(1, direction), BLOCKS)).unwrap();

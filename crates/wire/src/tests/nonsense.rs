@@ -94,7 +94,6 @@ fn pull() -> JobSpec {
     }
 }
 
-/// Returns the transfers that the machine has asked to push.
 fn pushes(t: &Table) -> Vec<TransferId> {
     let asks = t.said.iter().filter_map(|said| match said {
         Message::Push(ask) => Some(ask.transfer),

@@ -18,7 +18,6 @@ impl Table {
     }
 }
 
-/// Makes a peer on this host read a lease over a ring.
 fn read_over_a_ring() -> Table {
     let mut t = Table::owner_with("near", Options::default());
     t.lease(1, 0, Direction::Pull, true);

@@ -3,7 +3,6 @@
 use super::*;
 use crate::plans::MOST_COMPILING;
 
-/// Makes an owner with a lease for each rank, whose plans the test compiles.
 fn slow_owner(direction: Direction) -> Table {
     let mut t = Table::owner();
     t.lease(1, 0, direction, true);
@@ -18,7 +17,6 @@ fn compile(t: &mut Table) {
     t.do_(|machine, now, _| machine.compiled(now, &ask, plan));
 }
 
-/// Makes the asks for every route out of an owner's ranks.
 fn pulls() -> Vec<Ask> {
     let ranks = (0..OWNER.ranks).map(Rank);
     let asks = ranks.flat_map(|source| {

@@ -7,7 +7,6 @@ fn too_long() -> Duration {
     Options::default().device_stall + secs(2)
 }
 
-/// Makes an owner whose lease is read by an attempt that a later one has overtaken.
 fn overtaken() -> (Table, LeaseKey) {
     let mut t = Table::owner();
     t.lease(1, 0, Direction::Pull, true);

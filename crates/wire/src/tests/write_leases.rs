@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Returns the stream that carries all of a push.
 fn whole(ask: &Ask, bytes: u64) -> (StreamHeader, StreamTrailer) {
     let header = StreamHeader { transfer: ask.transfer, nonce: ask.nonce, stream: 0, offset: 0, length: bytes };
     (header, StreamTrailer { length: bytes, crc: 5 })

@@ -9,7 +9,6 @@ use transload_plan::ids::{AgentId, ClusterName, DeploymentDigest, Direction, Inc
 
 use super::TicketError;
 
-/// The most ranks that a ticket can name.
 pub(crate) const MAX_RANKS: usize = 1024;
 
 /// The longest host in a rank's address, in bytes: that of a DNS name.
@@ -188,8 +187,7 @@ impl Claims {
     }
 }
 
-/// The encoding of claims. Names and agents are stored once, however many ranks share them, so that 64 ranks with names
-/// of usual length fit.
+/// The encoding of claims. Names and agents are stored once, so that 64 ranks with names of usual length fit.
 #[derive(Serialize, Deserialize)]
 struct Body {
     cluster: ClusterName,
@@ -201,7 +199,6 @@ struct Body {
     valid_tokens: u64,
     time_left_ms: u64,
     audience: Option<Audience>,
-    /// The names of services, instances and hosts.
     names: Vec<String>,
     /// For each agent, the indices of its service, its instance and its host.
     agents: Vec<(u16, Option<u16>, u16)>,
