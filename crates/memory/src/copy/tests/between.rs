@@ -7,7 +7,6 @@ use crate::copy::{CopyOptions, Crc32c, Kernel, copy};
 use crate::{CheckError, Memory, Side};
 use transload_plan::program::Program;
 
-/// The memories of a case, and the expected result of a copy.
 struct Trial<'a> {
     case: &'a Case,
     dst_skew: usize,

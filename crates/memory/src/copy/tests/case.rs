@@ -31,7 +31,6 @@ struct Shape {
     far: bool,
 }
 
-/// A side of a nest: the strides of its loops, and its reach.
 struct Side {
     strides: Vec<u64>,
     reach: u64,
@@ -95,7 +94,6 @@ fn wide() -> impl Strategy<Value = Option<(Vec<u64>, u64, Shape, Shape)>> {
     prop::option::weighted(0.1, nest)
 }
 
-/// Returns the start of a place: after those before, at any address or at the start of a line.
 fn start(lined: bool, end: u64, skip: u64) -> u64 {
     if lined { (end + skip).next_multiple_of(64) } else { end + skip }
 }
@@ -136,7 +134,6 @@ pub(crate) fn case() -> impl Strategy<Value = Case> {
     })
 }
 
-/// Converts a program to one with the same source side and a stream as destination.
 pub(crate) fn streamed(program: &Program) -> StreamProgram {
     let mut program = program.clone();
     for nest in &mut program.nests {
@@ -215,7 +212,6 @@ impl Arena {
         self.buffers.iter().map(bytes).collect()
     }
 
-    /// Returns the bytes of the allocations.
     pub(crate) fn inside(&self) -> Vec<Vec<u8>> {
         let all = self.all().into_iter().zip(&self.lens);
         all.map(|(all, len)| all[self.skew..self.skew + len].to_vec()).collect()
