@@ -274,7 +274,6 @@ impl Meter {
         }
     }
 
-    /// Runs `submit`, waits for the submitted work, and returns both times.
     fn time(&self, submit: impl FnOnce() -> Result<(), DeviceError>) -> Result<Took, DeviceError> {
         self.begun.record(&self.stream)?;
         let started = Instant::now();
