@@ -23,23 +23,19 @@ pub(super) struct Chunks {
     budget: Option<u64>,
 }
 
-/// The progress of a chunked decode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Tally {
     /// The most tokens of one leg.
     pub(crate) size: u64,
     /// The number of answered legs.
     pub(crate) legs: u64,
-    /// The number of tokens generated.
     pub(crate) tokens: u64,
 }
 
-/// A running chunked decode.
 pub(super) struct Chunked {
     chunks: Chunks,
     pub(super) cached: Option<CachedTokens>,
     streams: bool,
-    /// The head of the current leg's answer.
     head: Option<(StatusCode, HeaderMap)>,
     held: Option<Held>,
     legs: u64,

@@ -19,7 +19,6 @@ const MOST_RESTARTS: u32 = 1;
 /// The number of other decode servers that are tried.
 const MOST_MOVES: u32 = 4;
 
-/// A running decode leg.
 pub(super) struct Decoding {
     /// The request's body, kept to send it to another server.
     body: Bytes,
@@ -59,12 +58,10 @@ impl Decoding {
 }
 
 impl Exchange {
-    /// Sends the client's own body to the decode server.
     pub(super) fn decode_original(&mut self) {
         self.decode(self.request.body.text().clone(), None);
     }
 
-    /// Sends a body to the decode server, in several legs if chunked decode applies.
     pub(super) fn decode(&mut self, body: Bytes, cached: Option<CachedTokens>) {
         if let Some(chunks) = self.divided(&body) {
             return self.decode_in_chunks(chunks, cached);
@@ -137,7 +134,6 @@ impl Exchange {
         }
     }
 
-    /// Starts the client's answer if its head was held back.
     fn begin(&mut self, leg: &mut Decoding) {
         if let Answer::Head(head) = &mut leg.answer {
             let (status, mut headers) = (head.0, std::mem::take(&mut head.1));
@@ -266,7 +262,6 @@ impl Exchange {
         may
     }
 
-    /// Answers the client with an error, since no decode server answers.
     pub(super) fn decode_lost(&mut self, failure: Failure) {
         self.refuse(if failure == Failure::NoRoom {
             Trouble::no_files()
@@ -293,7 +288,6 @@ impl Exchange {
         self.state = State::Decoding(Box::new(Decoding::awaited(body, None)));
     }
 
-    /// Processes an event of the prefill leg that runs at the same time.
     fn alongside(&mut self, mut leg: Box<Decoding>, event: Event, now: Instant) {
         let timed_out = matches!(event, Event::Tick) && leg.alongside.is_some_and(|until| now >= until);
         let prefill_error = match event {

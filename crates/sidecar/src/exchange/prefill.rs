@@ -126,8 +126,7 @@ impl Exchange {
         self.state = State::Prefilling(leg);
     }
 
-    /// Processes a prefill server's complete answer and sends the decode leg. An error says what is wrong with the
-    /// answer.
+    /// Processes a prefill server's complete answer and sends the decode leg.
     fn prefilled(&mut self, answer: Bytes) -> Result<(), &'static str> {
         if self.rules.connector == KvConnector::SharedStorage {
             let body = self.request.decode_from_storage();

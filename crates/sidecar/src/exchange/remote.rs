@@ -7,7 +7,6 @@ use std::net::IpAddr;
 use crate::socket::Peer;
 use crate::target::{AllowList, Host, Target};
 
-/// The rule for addresses in a prefill server's parameters.
 #[derive(Debug, Clone)]
 pub(crate) enum RemoteHosts {
     Any,
@@ -15,7 +14,6 @@ pub(crate) enum RemoteHosts {
     Asked(Option<AllowList>),
 }
 
-/// The prefill server that was asked.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     /// The host under which the request was sent.
@@ -80,7 +78,6 @@ impl RemoteHosts {
     }
 }
 
-/// Returns the length of the token at the start of a JSON text.
 fn token_length(text: &str) -> usize {
     let bytes = text.as_bytes();
     match bytes[0] {

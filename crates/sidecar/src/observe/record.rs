@@ -54,7 +54,6 @@ pub(super) struct Entry {
     bytes: u64,
 }
 
-/// The state of one leg of a request.
 #[derive(Debug, Default)]
 struct Leg {
     server: Option<ServerUrl>,
@@ -281,7 +280,6 @@ fn between(from: Instant, until: Instant) -> Duration {
     until.saturating_duration_since(from)
 }
 
-/// Returns the row of a request in `/status`.
 pub(super) fn row(shared: &Shared, now: Instant) -> Row {
     let entry = lock(shared);
     let since = |at| millis(between(entry.accepted, at));

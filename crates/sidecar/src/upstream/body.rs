@@ -23,7 +23,6 @@ pub(crate) struct Outgoing {
 
 type Check = Box<dyn FnMut(Option<&[u8]>) -> Result<(), Trouble> + Send>;
 
-/// A reason why the rest of a request's body is not sent.
 #[derive(Debug, Error)]
 pub(crate) enum BodyError {
     #[error("it broke off: {0}")]
@@ -34,30 +33,25 @@ pub(crate) enum BodyError {
 }
 
 impl Outgoing {
-    /// Creates an empty body.
     #[must_use]
     pub(crate) const fn empty() -> Self {
         Self::whole(Bytes::new())
     }
 
-    /// Creates a body that has arrived completely.
     #[must_use]
     pub(crate) const fn whole(here: Bytes) -> Self {
         Self { here, rest: None, check: None }
     }
 
-    /// Returns whether the whole body has arrived.
     pub(crate) const fn is_whole(&self) -> bool {
         self.rest.is_none()
     }
 
-    /// Copies the body if it has arrived completely.
     pub(super) fn copy(&self) -> Option<Self> {
         let whole = self.rest.as_ref().is_none_or(Body::is_end_stream);
         whole.then(|| Self::whole(self.here.clone()))
     }
 
-    /// Creates a body of which the beginning has arrived.
     #[must_use]
     pub(crate) const fn streamed(here: Bytes, rest: Incoming) -> Self {
         Self { here, rest: Some(rest), check: None }

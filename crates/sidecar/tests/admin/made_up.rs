@@ -54,7 +54,6 @@ impl Source for World {
     }
 }
 
-/// Returns a world without requests and servers.
 pub(crate) fn nothing() -> World {
     World {
         observer: Observer::new("sidecar", env!("CARGO_PKG_VERSION"), ago(11_532_000_000)),
@@ -180,7 +179,6 @@ pub(crate) fn ago(micros: u64) -> Instant {
     now.checked_sub(Duration::from_micros(micros)).unwrap_or(now)
 }
 
-/// Reproducible random numbers.
 struct Dice(u64);
 
 impl Dice {
