@@ -293,7 +293,6 @@ impl SortedNest {
         })
     }
 
-    /// Returns the longest unit that divides every address and length.
     fn unit(&self, ends: &Ends) -> Result<u64, LaunchError> {
         let multiples = self.multiples | ends.bases | ends.dst.buffer | LONGEST_UNIT;
         let unit = 1 << multiples.trailing_zeros();

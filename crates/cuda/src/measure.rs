@@ -209,7 +209,6 @@ impl Meter {
         took
     }
 
-    /// Marks the stream behind its work, and requests a piece that waits for the mark.
     fn piece_after(&self, event: &Event, stream: &Arc<DeviceStream>) -> Result<Duration, DeviceError> {
         event.record(&self.stream)?;
         let mark = Mark::behind(&self.gpu, &self.stream)?;

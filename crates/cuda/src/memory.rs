@@ -155,7 +155,6 @@ impl DeviceMemory {
         self.shared.extents.check(program, side, self.access())
     }
 
-    /// Returns the device address of the table of base addresses.
     pub(crate) fn bases(&self) -> u64 {
         self.shared.table.address()
     }

@@ -114,7 +114,6 @@ impl Stream {
         }
     }
 
-    /// Waits until everything that was submitted until now is done, for `within` at most.
     pub(crate) fn finish(&self, within: Duration) -> Result<(), DeviceError> {
         self.run(within, (), |()| Ok(()), |_, ()| {})
     }

@@ -64,7 +64,6 @@ impl Folding {
         }
     }
 
-    /// Returns the length of the folded text in bytes.
     pub(crate) fn folded(self) -> usize {
         self.threads as usize * 4 + (self.len % 4) as usize
     }

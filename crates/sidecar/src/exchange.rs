@@ -58,7 +58,6 @@ pub(crate) enum Event {
     Head(Role, StatusCode, HeaderMap),
     Data(Role, Bytes),
     End(Role, Option<HeaderMap>),
-    /// The leg failed, before its answer or during it.
     Failed(Role, Failure),
     /// [`Exchange::deadline`] has passed.
     Tick,

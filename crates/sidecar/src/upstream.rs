@@ -47,7 +47,6 @@ struct Inner {
     look_ups: [Arc<Semaphore>; 2],
 }
 
-/// The number of concurrent look-ups for the servers of one role.
 const LOOK_UPS: usize = 32;
 
 #[derive(Debug, Error)]
@@ -178,7 +177,6 @@ impl Upstream {
         got.unwrap_or(Err(SendError::Timeout(within)))
     }
 
-    /// Sends a `GET` request and returns its status. The body is discarded.
     pub(crate) async fn probe(
         &self,
         url: &ServerUrl,

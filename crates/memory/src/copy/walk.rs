@@ -219,7 +219,7 @@ impl End for Dense {
 
 const LISTED: usize = 48;
 
-/// The number of those that a kernel does not move, but may prefetch.
+/// The number of listed rows that a kernel does not move, but may prefetch.
 const AHEAD: usize = 16;
 
 struct List {

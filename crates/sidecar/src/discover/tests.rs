@@ -180,7 +180,6 @@ async fn a_file_is_followed() {
     following.abort();
 }
 
-/// A resolver with settable answers.
 type Names = Arc<Mutex<HashMap<String, Option<Vec<&'static str>>>>>;
 
 fn following(names: &Names, source: &str, servers: &Arc<Servers>) -> tokio::task::JoinHandle<()> {

@@ -34,7 +34,6 @@ const NOT_FOUND: u32 = 5;
 pub(crate) struct Client {
     cluster: Cluster,
     upstream: Upstream,
-    /// The index of the current endpoint.
     at: usize,
     /// The number of failures since the last success.
     failures: u32,
@@ -103,7 +102,6 @@ impl Client {
         self.call("/v3/kv/range", &asked).await
     }
 
-    /// Watches all keys of the prefix, beginning with this revision.
     pub(crate) async fn watch(&self, from: i64) -> Result<Watch, EtcdError> {
         let mut asked = self.all_keys();
         asked["start_revision"] = json!(from.to_string());
@@ -162,7 +160,6 @@ impl Client {
         .await
     }
 
-    /// Sends a request and waits for the head of a successful answer.
     async fn ask(&self, path: &str, asked: &Value) -> Result<Response<Answer>, EtcdError> {
         let endpoint = self.endpoint();
         let mut request = Request::new(Outgoing::whole(asked.to_string().into()));

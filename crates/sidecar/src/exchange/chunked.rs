@@ -27,7 +27,6 @@ pub(super) struct Chunks {
 pub(crate) struct Tally {
     /// The most tokens of one leg.
     pub(crate) size: u64,
-    /// The number of answered legs.
     pub(crate) legs: u64,
     pub(crate) tokens: u64,
 }
@@ -51,7 +50,6 @@ pub(super) struct Chunked {
     begun: bool,
 }
 
-/// The answer of one leg.
 struct Generated {
     answer: Object,
     choices: Vec<Object>,
@@ -237,7 +235,6 @@ impl Chunked {
         Tally { size: self.chunks.tokens, legs: self.legs, tokens: self.generated }
     }
 
-    /// Returns the body of the next leg.
     fn leg(&self) -> Bytes {
         let left = self.chunks.budget.map_or(self.chunks.tokens, |budget| budget - self.generated);
         let tokens = left.min(self.chunks.tokens);

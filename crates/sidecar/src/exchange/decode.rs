@@ -34,7 +34,6 @@ enum Answer {
     Awaited,
     /// The head is held back until the first byte of the body, while another server could still answer.
     Head(Box<(StatusCode, HeaderMap)>),
-    /// The client has received the head.
     Passing(Option<Box<Rewriter>>),
 }
 
@@ -186,7 +185,6 @@ impl Exchange {
         true
     }
 
-    /// Lets a decode server compute everything after it failed with a prefill server's blocks.
     fn decode_without(&mut self, leg: &Decoding) {
         if leg.alongside.is_some() {
             self.act(Action::Stop(Role::Prefill));

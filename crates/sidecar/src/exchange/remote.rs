@@ -16,11 +16,9 @@ pub(crate) enum RemoteHosts {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
-    /// The host under which the request was sent.
     pub(crate) named: Host,
     /// The address to which the connection was made.
     pub(crate) peer: Option<Peer>,
-    /// Returns whether an address belongs to this host.
     pub(crate) is_local: fn(IpAddr) -> bool,
 }
 

@@ -18,7 +18,6 @@ use crate::json::{Edit, NotAnObject, Object};
 use crate::settings::Limits;
 use crate::upstream::Outgoing;
 
-/// Buffers a body that begins with `begin`.
 pub(super) async fn whole(
     begin: Bytes,
     mut body: Incoming,
@@ -250,7 +249,7 @@ pub(super) fn is_container(name: &str) -> bool {
     INSIDE.iter().any(|(key, _)| *key == name)
 }
 
-/// Returns whether a field contains such parameters, or might for a more lenient parser.
+/// Returns whether a field contains parameters of [`CLIENT_PARAMS`], or might for a more lenient parser.
 pub(super) fn steers(name: &str, value: &[u8]) -> bool {
     match Object::parse(Bytes::copy_from_slice(value)) {
         Ok(object) => {

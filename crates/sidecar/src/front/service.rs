@@ -176,7 +176,6 @@ impl Front {
         }
     }
 
-    /// Reads a request of a P/D route and decides which servers it may be sent to.
     async fn begin(
         &self,
         route: Route,

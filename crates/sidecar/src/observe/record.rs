@@ -57,7 +57,6 @@ pub(super) struct Entry {
 #[derive(Debug, Default)]
 struct Leg {
     server: Option<ServerUrl>,
-    /// The leg has begun and has not ended.
     open: bool,
 }
 

@@ -136,7 +136,6 @@ impl Table {
         self.misfits.retain(|(from, to), _| prefill.contains_key(from) && decode.contains_key(to));
     }
 
-    /// Returns the servers of a role that the command line or a discovery names.
     pub(super) fn known(&self, role: Role) -> impl Iterator<Item = &ServerUrl> {
         self.role(role).entries.values().filter(|entry| entry.is_named()).map(|entry| &entry.url)
     }

@@ -77,7 +77,6 @@ impl Head {
         }
     }
 
-    /// Returns whether the bytes include the head's first byte.
     pub(super) fn has_begun(&self, bytes: &[u8]) -> bool {
         self.version.is_some() || bytes.len() > self.line
     }

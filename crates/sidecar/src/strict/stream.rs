@@ -131,7 +131,6 @@ impl Shared {
         });
     }
 
-    /// Makes a change and wakes the reader.
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.lock();
         change(&mut state);

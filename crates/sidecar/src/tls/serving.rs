@@ -45,7 +45,6 @@ impl Serving {
         Renewed::load(paths, move |files| config(signed, files)).map(Self)
     }
 
-    /// Performs the handshake with a client, using the current certificates.
     pub(crate) async fn accept<T: AsyncRead + AsyncWrite + Unpin>(&self, io: T) -> Result<TlsStream<T>, AcceptError> {
         let handshake = TlsAcceptor::from(self.0.current()).accept(io);
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
@@ -54,7 +53,6 @@ impl Serving {
         }
     }
 
-    /// Rereads the files at once instead of within a second. Changed files that cannot be used are logged and ignored.
     pub(crate) fn renew(&self) {
         self.0.renew();
     }

@@ -50,7 +50,6 @@ impl Upstream {
         trust.configs[index].get_or_init(|| Arc::new(trust.config(index))).clone()
     }
 
-    /// Rereads the files at once instead of within a second. Changed files that cannot be used are logged and ignored.
     pub(crate) fn renew(&self) {
         self.0.renew();
     }

@@ -27,7 +27,6 @@ type Check = Box<dyn FnMut(Option<&[u8]>) -> Result<(), Trouble> + Send>;
 pub(crate) enum BodyError {
     #[error("it broke off: {0}")]
     Broken(#[from] hyper::Error),
-    /// The body contains what clients must not send.
     #[error("{}", .0.message)]
     Refused(Trouble),
 }
@@ -57,8 +56,7 @@ impl Outgoing {
         Self { here, rest: Some(rest), check: None }
     }
 
-    /// Creates a body that is checked while it is forwarded. `check` is called with each piece before the piece is
-    /// sent, and with `None` at the end.
+    /// Creates a body that is checked while it is forwarded.
     pub(crate) fn checked(
         rest: Incoming,
         check: impl FnMut(Option<&[u8]>) -> Result<(), Trouble> + Send + 'static,

@@ -26,11 +26,9 @@ pub(crate) struct World {
     pub(crate) observer: Observer,
     pub(crate) servers: Vec<ServerStatus>,
     pub(crate) ready: AtomicBool,
-    /// The number of requests for servers' metrics.
     pub(crate) scrapes: AtomicUsize,
     /// Whether servers have our connector.
     pub(crate) connector: bool,
-    /// The requests that are in flight.
     pub(crate) going: Vec<Record>,
 }
 

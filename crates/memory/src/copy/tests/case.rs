@@ -20,12 +20,10 @@ pub(crate) struct Case {
 
 const ALLOCATIONS: usize = 3;
 
-/// One side of a nest, before it is placed.
 #[derive(Clone, Debug)]
 struct Shape {
     /// The order of the loops in memory, innermost first.
     order: Vec<Index>,
-    /// The number of bytes between the steps of each loop.
     gaps: Vec<u64>,
     /// Whether the first loop leads from one allocation to the next.
     far: bool,
