@@ -24,14 +24,12 @@ const GRAIN: u64 = 256;
 pub(crate) struct Arena {
     context: Arc<Context>,
     stream: Stream,
-    /// The longest time that an upload is waited for.
     stall: Duration,
     chunks: Mutex<Vec<Chunk>>,
     /// Uploads that did not finish in time, each with the event behind it.
     overdue: Mutex<Vec<(Event, Upload)>>,
 }
 
-/// A table, and the bytes that are being copied to it.
 type Upload = (Table, Box<[u8]>);
 
 #[derive(Debug)]
@@ -135,7 +133,6 @@ impl Chunk {
         Ok(Self { buffer, free })
     }
 
-    /// Takes the first free stretch that is long enough.
     fn lend(&mut self, len: u64) -> Option<u64> {
         let (&start, &long) = self.free.iter().find(|(_, long)| **long >= len)?;
         self.free.remove(&start);
@@ -149,7 +146,6 @@ impl Chunk {
         (self.buffer.address..self.buffer.address + self.buffer.len as u64).contains(&address)
     }
 
-    /// Takes a stretch back and merges it with its free neighbours.
     fn take_back(&mut self, mut start: u64, mut len: u64) {
         if let Some(behind) = self.free.remove(&(start + len)) {
             len += behind;

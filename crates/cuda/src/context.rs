@@ -25,7 +25,6 @@ pub(crate) struct Context {
     process: u32,
     /// The first error after which nothing in the context works any more.
     lost: OnceLock<CallError>,
-    /// Becomes true when `lost` is set.
     lost_signal: watch::Sender<bool>,
 }
 
@@ -35,8 +34,7 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Retains the context of the device with this ordinal, counted from 0 among those that `CUDA_VISIBLE_DEVICES`
-    /// leaves.
+    /// Retains a device's context. Ordinals count from 0 among the devices that `CUDA_VISIBLE_DEVICES` leaves.
     pub(crate) fn open(ordinal: u32) -> Result<Arc<Self>, DeviceError> {
         driver::available()?;
         let mut devices = 0;
@@ -70,7 +68,6 @@ impl Context {
         self.ordinal
     }
 
-    /// Returns the driver's handle, for calls that name two contexts.
     pub(crate) fn raw(&self) -> CUcontext {
         self.context
     }
@@ -166,13 +163,11 @@ impl Context {
         }
     }
 
-    /// The error for work that did not finish in time.
     pub(crate) fn stalled(&self, within: Duration) -> DeviceError {
         let ordinal = self.ordinal;
         DeviceError::Stalled { ordinal, within }
     }
 
-    /// Returns a channel that becomes true when the device is lost.
     pub(crate) fn lost(&self) -> watch::Receiver<bool> {
         self.lost_signal.subscribe()
     }
@@ -206,7 +201,6 @@ thread_local! {
     static INNERMOST: Cell<CUcontext> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// A guard: the context is the thread's current one until this is dropped.
 pub(crate) struct Entered<'a> {
     context: &'a Context,
     /// The context that the thread had entered before. If it is the same one, dropping this guard leaves nothing.

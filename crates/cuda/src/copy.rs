@@ -99,7 +99,6 @@ pub fn copy_until_done<'a>(
     run(program, (source.into(), destination.into()), options, |_| Duration::MAX)
 }
 
-/// Runs a program, and waits for a GPU no longer than `within` returns for it.
 fn run(
     program: &Program,
     sides: (Place<'_>, Place<'_>),
@@ -238,13 +237,11 @@ impl<'a, T: Send + 'static> Pipeline<'a, T> {
         self.asked.push_back(asked(ask));
     }
 
-    /// Waits for the oldest request. Returns `None` if there is none.
     fn next(&mut self) -> Result<Option<T>, DeviceError> {
         let first = self.asked.pop_front();
         first.map(|first| wait(self.gpu, self.within, &first)).transpose()
     }
 
-    /// Waits for the oldest request, but only if the pipeline is full.
     fn next_if_full(&mut self) -> Result<Option<T>, DeviceError> {
         match self.asked.len() < AHEAD {
             true => Ok(None),
@@ -272,7 +269,6 @@ fn asked<T: Send + 'static>(ask: impl FnOnce(Told<T>)) -> Answer<T> {
     answer
 }
 
-/// Waits for an answer of a GPU's threads, for `within` at most.
 pub(crate) fn wait<T>(gpu: &Gpu, within: Duration, answer: &Answer<T>) -> Result<T, DeviceError> {
     answer.recv_timeout(within).unwrap_or_else(|error| {
         Err(match error {
@@ -282,7 +278,6 @@ pub(crate) fn wait<T>(gpu: &Gpu, within: Duration, answer: &Answer<T>) -> Result
     })
 }
 
-/// Cuts a range of a stream into pieces of at most [`PIECE`] bytes.
 pub(crate) fn pieces(bytes: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let starts = bytes.clone().step_by(PIECE);
     starts.map(move |start| start..(start + PIECE as u64).min(bytes.end))

@@ -16,10 +16,8 @@ use crate::resources::Stream;
 use crate::staging::Piece;
 use crate::stream::{DeviceStream, Way};
 
-/// The number of streams that pieces are submitted to.
 const STREAMS: usize = 4;
 
-/// The number of multiprocessors that work for one stream.
 pub(crate) const MULTIPROCESSORS: u32 = DEFAULT_MULTIPROCESSORS / STREAMS as u32;
 
 /// The most bytes that are submitted to a copy engine in each direction. Later ones wait here, because the engine's own
@@ -30,7 +28,6 @@ const SUBMITTED: usize = 4 << 20;
 /// The most bytes that are submitted together: half of them are gathered while the other half crosses the bus.
 pub(crate) const AT_ONCE: usize = SUBMITTED / 2;
 
-/// Moves that cross the bus, and those that wait to be submitted.
 pub(crate) struct Crossings {
     lanes: Vec<Lane>,
     /// Index of the lane that takes the next run.
@@ -56,7 +53,6 @@ pub(crate) struct Run {
     pub(crate) failed: Option<DeviceError>,
 }
 
-/// Bytes of a piece that cross the bus.
 pub(crate) struct Move {
     pub(crate) piece: Piece,
     /// The bytes' location on the host, unless that is the piece's own memory.
@@ -90,7 +86,6 @@ impl Crossings {
         Ok(Self { lanes: lanes?, turn: 0, ready: Default::default(), submitted: [0; 2] })
     }
 
-    /// Returns whether no move is submitted or ready.
     pub(crate) fn are_done(&self) -> bool {
         let moving = self.lanes.iter().all(|lane| lane.moving.is_empty());
         moving && self.ready.iter().all(VecDeque::is_empty)
@@ -100,7 +95,6 @@ impl Crossings {
         self.ready[moving.way as usize].push_back(moving);
     }
 
-    /// Submits ready moves, up to the bound of each direction.
     pub(crate) fn submit(&mut self, kernels: &Kernels) {
         if self.ready.iter().all(VecDeque::is_empty) {
             return;
@@ -176,7 +170,6 @@ impl Move {
         (self.range.end - self.range.start) as usize
     }
 
-    /// Returns the address of the bytes on the host.
     fn on_host(&self) -> NonNull<u8> {
         match &self.host {
             None => self.piece.host(),
@@ -240,7 +233,6 @@ impl Run {
         }
     }
 
-    /// Returns whether the GPU has finished the run.
     fn is_done(&mut self, entered: &Entered<'_>, stream: &Stream) -> bool {
         if !self.recorded {
             self.record(stream);

@@ -124,7 +124,6 @@ functions! {
     fn cuThreadExchangeStreamCaptureMode(mode: *mut u32);
 }
 
-/// Returns the driver's function for batches of copies, if it has one.
 pub(crate) fn batches() -> Option<CuMemcpyBatchAsync> {
     FUNCTIONS.get()?.batches
 }
@@ -197,7 +196,6 @@ fn file_of(address: usize) -> Option<String> {
     })
 }
 
-/// Turns the result of a call into an error, unless the call succeeded.
 pub(crate) fn check(call: &'static str, result: CUresult) -> Result<(), CallError> {
     if result == CUresult::SUCCESS {
         return Ok(());

@@ -78,7 +78,6 @@ pub struct Gpu {
     shared: Arc<Shared>,
 }
 
-/// The owner of an open GPU, which it closes when the last clone is dropped.
 #[derive(Debug)]
 struct Shared(ManuallyDrop<Open>);
 
@@ -206,7 +205,6 @@ impl Gpu {
         self.shared.rings.clone()
     }
 
-    /// Fails if there are already `most` rings.
     pub(crate) fn check_rings(&self, most: usize) -> Result<(), DeviceError> {
         let ordinal = self.ordinal();
         match Arc::strong_count(&self.shared.rings) <= most {
@@ -255,7 +253,6 @@ impl Drop for Shared {
     }
 }
 
-/// The loaded kernels of one device.
 #[derive(Debug)]
 pub(crate) struct Kernels {
     context: Arc<Context>,
@@ -345,8 +342,6 @@ impl Kernels {
         unsafe { self.start(stream, self.fold, blocks, sum::BLOCK, fold) }
     }
 
-    /// Submits one kernel.
-    ///
     /// # Safety
     /// The kernel takes one argument of type `P`. The memory that it accesses is valid, and kept until it is done.
     unsafe fn start<P: Copy>(

@@ -26,7 +26,6 @@ pub(crate) const LONGEST_UNIT: u64 = 16;
 /// Units that a warp moves together if runs are at least that long: `SPAN` in `cuda/walk.cu`.
 const SPAN: u64 = 128;
 
-/// Threads of a warp.
 const WARP: u64 = 32;
 
 /// Units that a thread has in flight: `AHEAD` in `cuda/walk.cu`.
@@ -106,7 +105,6 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// Returns the side of a memory, from the address of its table of bases.
     pub(crate) fn memory(bases: u64) -> Self {
         Self { bases, buffer: 0 }
     }
@@ -145,7 +143,6 @@ const RUNS: usize = 6;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launch {
-    /// Index of the kernel's entry.
     pub(crate) entry: usize,
     pub(crate) parameters: Parameters,
 }
@@ -170,9 +167,7 @@ impl Launch {
 /// The current addresses of both sides of a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ends {
-    /// Address of the uploaded places.
     pub(crate) places: u64,
-    /// Address of the table of the source memory's bases.
     pub(crate) src_bases: u64,
     pub(crate) dst: End,
     /// All base addresses of both sides, or-ed: their common alignment.
@@ -181,7 +176,6 @@ pub(crate) struct Ends {
     pub(crate) reverse: bool,
 }
 
-/// A program in the kernel's form.
 #[derive(Clone, Debug)]
 pub(crate) struct Launches {
     nests: Vec<SortedNest>,
@@ -230,12 +224,10 @@ impl Launches {
         self.nests.iter().try_for_each(|nest| nest.check(1))
     }
 
-    /// Returns the places, which the caller uploads.
     pub(crate) fn places(&self) -> &[Place] {
         &self.places
     }
 
-    /// Returns the launches that move all bytes of the program.
     pub(crate) fn all(&self, ends: &Ends) -> Result<Vec<Launch>, LaunchError> {
         let mut launches = Vec::new();
         for nest in &self.nests {
@@ -301,14 +293,12 @@ impl SortedNest {
         })
     }
 
-    /// Returns the longest unit that divides every address and length.
     fn unit(&self, ends: &Ends) -> Result<u64, LaunchError> {
         let multiples = self.multiples | ends.bases | ends.dst.buffer | LONGEST_UNIT;
         let unit = 1 << multiples.trailing_zeros();
         self.check(unit).map(|()| unit)
     }
 
-    /// Checks that the kernel can count the units of a place.
     fn check(&self, unit: u64) -> Result<(), LaunchError> {
         match self.bytes / unit > MAX_UNITS {
             true => Err(LaunchError::TooLong { nest: self.nest, bytes: self.bytes, unit }),

@@ -1,23 +1,23 @@
 //! Caches in the memory of NVIDIA GPUs, moved by one kernel and summed by another.
 //!
-//! [`available`] says whether that can be had here; without a GPU everything else works as before. [`Gpu::open`] takes a
-//! device, [`DeviceMemory`] is memory on it, and [`copy`](copy()) runs a program between such memories, or between one
-//! and memory of the host.
+//! [`available`] says whether that can be had here; without a GPU everything else works as before. [`Gpu::open`] takes
+//! a device, [`DeviceMemory`] is memory on it, and [`copy`](copy()) runs a program between such memories, or between
+//! one and memory of the host.
 //!
 //! The driver is loaded when it is first needed: nothing of CUDA is needed to build this, and only the driver (R525 or
-//! newer, on Linux) to use it. The kernels are `cuda/walk.cu` and `cuda/crc32c.cu`; they are part of this crate as PTX for compute capability 7.0, which the driver
-//! compiles for the GPU that is there.
+//! newer, on Linux) to use it. The kernels are `cuda/walk.cu` and `cuda/crc32c.cu`; they are part of this crate as PTX
+//! for compute capability 7.0, which the driver compiles for the GPU that is there.
 //!
 //! | file | idea |
 //! |---|---|
 //! | `sys`, `driver`, `error` | names of the driver's header; its functions, found at run time; what goes wrong |
-//! | `context`, `resources`, `arena` | the context of a device; what is made in it and given back; what is kept and lent |
+//! | `context`, `resources`, `arena` | a device's context; what is made in it and given back; what is kept and lent |
 //! | `launch` | from programs to launches of the kernel. Pure |
 //! | `gpu` | a device with the kernels loaded |
 //! | `memory`, `stream` | allocations of a rank and group; a program laid over them |
 //! | `staging`, `registered`, `pool` | what bytes go through over the bus, of our own or of a ring's; who has it |
 //! | `crossing`, `queue`, `threads` | bytes that cross the bus; the threads that have them do it |
-//! | `shared`, `sum`, `shuttle` | memory that two processes share; sums on the GPU; slots of a ring, filled and emptied |
+//! | `shared`, `sum`, `shuttle` | memory shared by two processes; sums on the GPU; a ring's slots, filled and emptied |
 //! | `measure` | copies of this crate and of the driver, timed: what `transload bench gpu` is made of |
 //! | `copy`, `peer` | copies; those between two GPUs |
 //! | `mark`, `waiter` | what has to be done before something may begin; the threads that wait for it |

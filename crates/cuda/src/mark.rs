@@ -47,7 +47,6 @@ impl Mark {
         unsafe { Self::of_raw(gpu, ptr::with_exposed_provenance_mut(stream as usize)) }
     }
 
-    /// Marks a stream of this crate.
     pub(crate) fn behind(gpu: &Gpu, stream: &Stream) -> Result<Self, DeviceError> {
         // SAFETY: the stream is there, and of the context of all that the crate makes for this GPU.
         unsafe { Self::of_raw(gpu, stream.raw) }

@@ -209,7 +209,6 @@ impl Meter {
         took
     }
 
-    /// Marks the stream behind its work, and requests a piece that waits for the mark.
     fn piece_after(&self, event: &Event, stream: &Arc<DeviceStream>) -> Result<Duration, DeviceError> {
         event.record(&self.stream)?;
         let mark = Mark::behind(&self.gpu, &self.stream)?;
@@ -274,7 +273,6 @@ impl Meter {
         }
     }
 
-    /// Runs `submit`, waits for the submitted work, and returns both times.
     fn time(&self, submit: impl FnOnce() -> Result<(), DeviceError>) -> Result<Took, DeviceError> {
         self.begun.record(&self.stream)?;
         let started = Instant::now();

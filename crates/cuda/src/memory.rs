@@ -29,7 +29,6 @@ pub struct DeviceMemory {
 struct Shared {
     gpu: Gpu,
     extents: Extents,
-    /// Device address and length of each allocation.
     allocations: Box<[(CUdeviceptr, usize)]>,
     table: Table,
     /// All addresses, or-ed: their common alignment.
@@ -156,12 +155,10 @@ impl DeviceMemory {
         self.shared.extents.check(program, side, self.access())
     }
 
-    /// Returns the device address of the table of base addresses.
     pub(crate) fn bases(&self) -> u64 {
         self.shared.table.address()
     }
 
-    /// Returns all base addresses, or-ed: their common alignment.
     pub(crate) fn alignment(&self) -> u64 {
         self.shared.alignment
     }
@@ -189,7 +186,6 @@ fn check_lens(lens: impl ExactSizeIterator<Item = usize>) -> Result<(), MemoryEr
     Ok(())
 }
 
-/// Asks the driver whether all bytes of an allocation are mapped memory of this GPU.
 fn check_mapped(gpu: &Gpu, allocation: usize, start: CUdeviceptr, len: u64) -> Result<(), DeviceError> {
     let context = gpu.context();
     let _entered = context.enter()?;
@@ -212,7 +208,6 @@ fn check_mapped(gpu: &Gpu, allocation: usize, start: CUdeviceptr, len: u64) -> R
     Ok(())
 }
 
-/// Checks that an address is memory of this GPU.
 fn check_kind(gpu: &Gpu, allocation: usize, at: CUdeviceptr) -> Result<(), DeviceError> {
     let found = ordinal_of(Some(gpu.context()), allocation, at)?;
     let expected = gpu.ordinal();
@@ -222,7 +217,6 @@ fn check_kind(gpu: &Gpu, allocation: usize, at: CUdeviceptr) -> Result<(), Devic
     Ok(())
 }
 
-/// Checks that an address is memory of a GPU, and returns that GPU's ordinal.
 fn ordinal_of(context: Option<&Context>, allocation: usize, at: CUdeviceptr) -> Result<u32, DeviceError> {
     let not = |kind| DeviceError::NotDevice { allocation, kind };
     let attribute = |kind| attribute(context, at, kind);

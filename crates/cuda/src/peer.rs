@@ -32,14 +32,12 @@ const PIECE: u64 = 4 << 20;
 /// The number of pieces in flight: 16 MiB on each GPU.
 const SLOTS: usize = 4;
 
-/// The number of multiprocessors that work on one piece.
 const MULTIPROCESSORS: u32 = DEFAULT_MULTIPROCESSORS / SLOTS as u32;
 
 /// Slots for copies from a GPU to others, by the ordinal of the other GPU.
 #[derive(Debug, Default)]
 pub(crate) struct Peers(Mutex<BTreeMap<u32, Arc<Mutex<Direction>>>>);
 
-/// The slots of one direction.
 #[derive(Debug, Default)]
 enum Direction {
     #[default]
@@ -53,7 +51,6 @@ enum Direction {
 #[derive(Debug)]
 struct Slots([Slot; SLOTS]);
 
-/// The buffers, streams and events that one piece passes through.
 #[derive(Debug)]
 struct Slot {
     source: End,
@@ -192,7 +189,6 @@ impl End {
         })
     }
 
-    /// Submits the copy from this buffer to the other one.
     fn carry(&self, to: &Self, len: usize) -> Result<(), DeviceError> {
         let _entered = self.context.enter()?;
         // SAFETY: both buffers are long enough and belong to their contexts; they are kept until `settle` has waited.

@@ -16,7 +16,6 @@ pub const PIECE: usize = 1 << 20;
 /// The number of pieces of a GPU: 32 MiB of device memory, and as much pinned memory.
 const PIECES: usize = 32;
 
-/// A handle to the pieces of a GPU. Clones refer to the same pieces.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
     free: Arc<Mutex<Free>>,
@@ -26,7 +25,6 @@ pub(crate) struct Pool {
 
 #[derive(Debug, Default)]
 struct Free {
-    /// Free pieces by their numbers.
     pieces: BTreeMap<usize, Piece>,
     /// The number after that of the piece that was taken last.
     next: usize,

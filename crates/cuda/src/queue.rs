@@ -41,7 +41,6 @@ const PULSE: Duration = Duration::from_secs(1);
 /// order.
 pub type Told<T> = Box<dyn FnOnce(Result<T, DeviceError>) + Send>;
 
-/// A callback together with its outcome, ready to run.
 type Call = Box<dyn FnOnce() + Send>;
 
 /// A handle to the threads of a GPU. Dropping it waits until they have ended. Operations in flight hold the GPU, so
@@ -54,7 +53,6 @@ pub(crate) struct Queue {
 }
 
 pub(crate) enum Task {
-    /// A request for a piece.
     Want(Want),
     /// A piece that the host has filled.
     Move(Move),
@@ -64,7 +62,6 @@ pub(crate) enum Task {
     End,
 }
 
-/// The operation that a piece is requested for.
 pub(crate) enum Want {
     /// The host fills the piece, and it is scattered.
     Fill(Told<Held>),
@@ -73,7 +70,6 @@ pub(crate) enum Want {
     Cross(Arc<DeviceStream>, Range<u64>, Way, Option<Box<dyn DmaBuffer>>, Told<Held>),
 }
 
-/// An event that one of this crate's streams has not reached yet.
 pub(crate) struct Watched {
     event: Arc<Event>,
     /// The stream in which the event must still be recorded, if that failed before.
@@ -130,7 +126,6 @@ impl Queue {
         }
     }
 
-    /// Scatters the first bytes of a piece.
     pub(crate) fn scatter(&self, held: Held, stream: &Arc<DeviceStream>, range: Range<u64>, told: Told<Held>) {
         if let Some(piece) = held.take() {
             let moving = Move { piece, host: None, stream: stream.clone(), range, way: Way::Scatter, told };
@@ -169,7 +164,6 @@ struct Worker {
     /// Whether the queue is being dropped, so that no tasks follow.
     ends: bool,
     pool: Pool,
-    /// Requests that wait for a free piece.
     waiting: VecDeque<Want>,
     crossings: Crossings,
     watched: Vec<Watched>,
@@ -195,7 +189,6 @@ impl Worker {
         }
     }
 
-    /// Returns whether nothing is in flight or ready.
     fn is_still(&self) -> bool {
         self.crossings.are_done() && self.watched.is_empty()
     }
@@ -238,7 +231,6 @@ impl Worker {
         let _ = self.tellers[0].send(Box::new(move || told(outcome)));
     }
 
-    /// Polls what is in flight, and reports what is done.
     fn look(&mut self) {
         let is_still = self.is_still();
         if is_still && (self.felt.elapsed() < PULSE || !self.marks.any()) {

@@ -14,23 +14,19 @@ use crate::sys::*;
 const SPIN: Duration = Duration::from_millis(2);
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// A CUDA stream: a queue of operations that run in order.
 #[derive(Debug)]
 pub(crate) struct Stream {
     context: Arc<Context>,
     pub(crate) raw: CUstream,
 }
 
-/// A CUDA event: a position in a stream.
 #[derive(Debug)]
 pub(crate) struct Event {
     context: Arc<Context>,
     raw: CUevent,
-    /// See [`Context::check_event`].
     unknown: Mutex<Unknown>,
 }
 
-/// Memory of the device.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     context: Arc<Context>,
@@ -38,7 +34,6 @@ pub(crate) struct Buffer {
     pub(crate) len: usize,
 }
 
-/// Memory of the host that copy engines can access.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     context: Arc<Context>,
@@ -119,13 +114,11 @@ impl Stream {
         }
     }
 
-    /// Waits until everything that was submitted until now is done, for `within` at most.
     pub(crate) fn finish(&self, within: Duration) -> Result<(), DeviceError> {
         self.run(within, (), |()| Ok(()), |_, ()| {})
     }
 
-    /// Returns whether the work before the event is done. Records the event first, unless `recorded` says that this was
-    /// done.
+    /// Records the event unless it is `recorded`, and returns whether the work before it is done.
     fn has_come_to(&self, event: &Event, recorded: &mut bool) -> Result<bool, DeviceError> {
         let entered = self.context.enter()?;
         if !*recorded {
@@ -155,7 +148,6 @@ impl Event {
         Self::with(context, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING)
     }
 
-    /// Makes an event that records the time at which it is reached.
     pub(crate) fn timed(context: &Arc<Context>) -> Result<Self, DeviceError> {
         Self::with(context, CU_EVENT_DEFAULT)
     }
@@ -168,14 +160,11 @@ impl Event {
         Ok(Self { context: context.clone(), raw, unknown: Mutex::default() })
     }
 
-    /// Moves the event behind everything that the stream was given until now.
     pub(crate) fn record(&self, stream: &Stream) -> Result<(), DeviceError> {
         // SAFETY: the stream is there, and of the context of all that the crate makes for this GPU.
         unsafe { self.record_raw(stream.raw) }
     }
 
-    /// Moves the event behind everything that a stream of another owner was given until now.
-    ///
     /// # Safety
     /// The stream exists, and belongs to this context.
     pub(crate) unsafe fn record_raw(&self, stream: CUstream) -> Result<(), DeviceError> {
@@ -242,7 +231,6 @@ impl Pinned {
     }
 }
 
-/// Implements `Drop` for a resource, which frees it in its context.
 macro_rules! given_back {
     ($resource:ty, $give_back:ident, $this:ident => $handle:expr) => {
         impl Drop for $resource {

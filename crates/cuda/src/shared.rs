@@ -31,7 +31,6 @@ struct Handle<'a> {
 }
 
 impl SharedAllocation {
-    /// Allocates at least `len` bytes, and opens a descriptor for them.
     pub(crate) fn create(context: &Arc<Context>, len: u64) -> Result<(Self, OwnedFd), DeviceError> {
         let _entered = context.enter()?;
         let (properties, mut raw) = (properties(context), 0);
@@ -88,7 +87,6 @@ impl SharedAllocation {
         Ok(memory)
     }
 
-    /// Returns the address of the first byte.
     pub(crate) fn address(&self) -> CUdeviceptr {
         self.address
     }
@@ -151,7 +149,6 @@ fn uuid_of(context: &Context, device: CUdevice) -> Result<[u8; 16], DeviceError>
     Ok(uuid)
 }
 
-/// Returns the other visible devices whose memory this one's kernels can access.
 pub(crate) fn reached(context: &Context) -> Result<Vec<[u8; 16]>, DeviceError> {
     let (mut count, mut reached) = (0, Vec::new());
     // SAFETY: the number goes into a local variable, here and below.
@@ -186,7 +183,6 @@ fn properties(context: &Context) -> CUmemAllocationProp {
     }
 }
 
-/// Rounds a length up to the granularity of mappings.
 fn granular(context: &Context, len: u64) -> Result<usize, DeviceError> {
     let mut step = 0;
     // SAFETY: the number goes into a local variable.

@@ -36,7 +36,6 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// Makes `count` adjacent pieces.
     pub(crate) fn several(context: &Arc<Context>, count: usize, len: usize) -> Result<Vec<Self>, DeviceError> {
         let buffers = Arc::new(Buffers {
             context: context.clone(),
@@ -48,7 +47,6 @@ impl Piece {
         (0..count).map(piece).collect()
     }
 
-    /// Returns the index among its neighbours.
     pub(crate) fn number(&self) -> usize {
         self.number
     }
@@ -65,7 +63,6 @@ impl Piece {
         unsafe { std::slice::from_raw_parts_mut(self.host().as_ptr(), self.buffers.len) }
     }
 
-    /// Returns the start of the host's buffer.
     pub(crate) fn host(&self) -> NonNull<u8> {
         // SAFETY: the buffer has as many bytes for each piece.
         unsafe { self.buffers.host.start.add(self.number * self.buffers.len) }
@@ -90,8 +87,6 @@ impl Piece {
         self.buffers.context.check("cuMemcpyDtoHAsync_v2", copied)
     }
 
-    /// Submits a copy from memory of the host to the device's buffer, for bytes from this position on.
-    ///
     /// # Safety
     /// As for [`fetch`](Self::fetch).
     pub(crate) unsafe fn send(

@@ -5,7 +5,6 @@ use bytemuck::{Pod, Zeroable};
 
 use transload_memory::copy::Crc32c;
 
-/// Threads of a block.
 pub(crate) const BLOCK: u32 = 256;
 
 /// The most threads, a power of two: one block on each multiprocessor that works for transfers.
@@ -36,7 +35,6 @@ pub(crate) struct Fold {
     powers: [u32; 32],
 }
 
-/// A text to be summed, and the number of threads that fold it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Folding {
     pub(crate) threads: u32,
@@ -66,12 +64,10 @@ impl Folding {
         }
     }
 
-    /// Returns the length of the folded text in bytes.
     pub(crate) fn folded(self) -> usize {
         self.threads as usize * 4 + (self.len % 4) as usize
     }
 
-    /// Computes the sum of the text from the folded text.
     pub(crate) fn sum(self, folded: &[u8]) -> Crc32c {
         let (words, rest) = folded.split_at(self.threads as usize * 4);
         // Both texts have the same remainder by the polynomial. The initial and the final value of a CRC contribute a

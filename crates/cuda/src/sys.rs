@@ -6,7 +6,6 @@
 
 use std::ffi::c_int;
 
-/// Defines handles: pointers to types that only the driver knows.
 macro_rules! handles {
     ($($name:ident = $of:ident;)*) => {$(
         #[derive(Debug)]
@@ -28,7 +27,6 @@ pub(crate) type CUdeviceptr = u64;
 pub(crate) type CUmemGenericAllocationHandle = u64;
 pub(crate) type CUuuid = [u8; 16];
 
-/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct CUresult(pub(super) u32);

@@ -8,11 +8,9 @@ use std::thread::{self, JoinHandle};
 use crate::error::DeviceError;
 
 thread_local! {
-    /// Whether this thread belongs to a GPU.
     static OURS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Starts a thread of a GPU.
 pub(crate) fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, DeviceError> {
     let work = move || {
         OURS.set(true);
@@ -22,7 +20,6 @@ pub(crate) fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Resul
     spawned.map_err(|error| DeviceError::NoThread { why: error.to_string() })
 }
 
-/// Returns whether this thread belongs to any GPU.
 pub(crate) fn is_ours() -> bool {
     OURS.get()
 }

@@ -27,13 +27,11 @@ const LINGER: Duration = Duration::from_secs(10);
 /// The pause before the driver is asked again after it failed to wait for an event.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The threads of a GPU that wait for marks.
 pub(crate) struct Waiters {
     context: Arc<Context>,
     shared: Arc<Shared>,
 }
 
-/// A view of the pending marks, for the GPU's worker.
 #[derive(Clone)]
 pub(crate) struct Pending(Arc<Shared>);
 
@@ -180,7 +178,6 @@ impl Shared {
     }
 }
 
-/// Blocks until the stream of an event reaches it, or the device is lost.
 fn until_done(event: &Event) -> Result<(), DeviceError> {
     loop {
         match event.wait() {

@@ -259,7 +259,6 @@ impl Memory {
         }
     }
 
-    /// Returns whether any byte belongs to both memories.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         let mut spans: Vec<_> = [(self, false), (other, true)]
             .into_iter()
@@ -299,7 +298,6 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// A buffer of an owned memory.
 struct Buffer {
     allocation: Allocation,
     layout: Layout,

@@ -6,14 +6,12 @@ use pyo3::types::{PyCFunction, PyDict};
 
 use crate::errors::CacheMemoryError;
 
-/// The bytes of an object.
 pub(crate) struct Allocation {
     pub(crate) address: usize,
     pub(crate) len: usize,
     pub(crate) place: Place,
 }
 
-/// The location of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     Host,
@@ -21,13 +19,11 @@ pub(crate) enum Place {
     Gpu(Option<u32>),
 }
 
-/// Creates an error that names the allocation.
 fn refused(number: usize, why: &str) -> PyErr {
     CacheMemoryError::new_err(format!("allocation {number}: {why}"))
 }
 
 impl Allocation {
-    /// Reads the address of any supported object.
     pub(crate) fn read(number: usize, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
         if let Ok((address, len)) = object.extract() {
             let place = Place::Host;
@@ -52,7 +48,6 @@ impl Allocation {
         }
     }
 
-    /// Reads a torch tensor or storage.
     fn of_torch(number: usize, object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let device = object.getattr("device")?;
         let place = match device.getattr("type")?.extract()? {
@@ -136,7 +131,6 @@ impl Allocation {
 /// The property with the address of an array in GPU memory, which arrays of torch, cupy and numba have.
 pub(crate) const CUDA: &str = "__cuda_array_interface__";
 
-/// The array interface of an object: a dict with its address.
 struct Interface<'py> {
     name: &'static str,
     items: Bound<'py, PyDict>,
@@ -158,7 +152,6 @@ impl<'py> Interface<'py> {
     }
 }
 
-/// Returns the objects that keep the bytes of allocation `number` in place for as long as they are held.
 pub(crate) fn hold(number: usize, object: &Bound<'_, PyAny>) -> PyResult<Vec<Py<PyAny>>> {
     let mut held = vec![object.clone().unbind()];
     if object.hasattr("data_ptr")? {
@@ -269,7 +262,6 @@ fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     }
 }
 
-/// Returns a module if it has been imported.
 pub(crate) fn imported<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
     let modules = py.import("sys")?.getattr("modules")?;
     let module = modules.call_method1("get", (name,))?;

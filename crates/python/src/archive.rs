@@ -102,10 +102,6 @@ impl Archive {
     ///         `promotions` were copied into it after a read from a lower tier; `skipped` are copies that it refused
     ///         because it was full or broken. `evictions` made room for others, over all handles of the store; None if
     ///         the tier does not count them.
-    ///     and manifests: `hits` were read from it, of `bytes` bytes, and `misses` were not there or damaged. `failures` is how
-    ///     often it did not answer and the next one was asked; `promotions` were put into it since they were read below it;
-    ///     `skipped` are copies that it refused, being full or broken. `evictions` went for others, by all handles of the store;
-    ///     None where it does not count.
     fn tiers<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         tiers(py, &**self.inner.get()?.store())
     }

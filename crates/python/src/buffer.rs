@@ -47,8 +47,6 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Gets the bytes of an object.
-    ///
     /// # Errors
     /// `TypeError` if the object has no buffer; the object's own error if its bytes are not contiguous, or not writable
     /// although `written` demands that.
@@ -67,20 +65,18 @@ impl Buffer {
             internal: null_mut(),
         });
         let flags = if written { WRITABLE } else { SIMPLE };
-        // SAFETY: the object is alive and the interpreter's lock is held, which `Bound` stands for; the view is ours, and
-        // whatever is written to it stays in its box.
+        // SAFETY: the object is alive and the interpreter's lock is held, which `Bound` stands for; the view is ours,
+        // and whatever is written to it stays in its box.
         match unsafe { PyObject_GetBuffer(object.as_ptr(), &raw mut *view, flags) } {
             0 => Ok(Self { view }),
             _ => Err(PyErr::fetch(object.py())),
         }
     }
 
-    /// Returns the address of the first byte.
     pub(crate) fn address(&self) -> usize {
         self.view.buf.expose_provenance()
     }
 
-    /// Returns the number of bytes.
     pub(crate) fn len(&self) -> usize {
         self.view.len.unsigned_abs()
     }

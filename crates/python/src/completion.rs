@@ -13,7 +13,6 @@ use crate::runtime::{SIGNALS, handle, seconds};
 /// the result.
 pub(crate) type Outcome = Arc<dyn Fn(Python<'_>) -> PyResult<Py<PyAny>> + Send + Sync>;
 
-/// Makes an [`Outcome`] of a closure.
 pub(crate) fn outcome(make: impl Fn(Python<'_>) -> PyResult<Py<PyAny>> + Send + Sync + 'static) -> Outcome {
     Arc::new(make)
 }

@@ -42,12 +42,10 @@ impl Opened {
     }
 }
 
-/// Checks whether there is a usable GPU. The error says why not.
 pub(crate) fn available() -> Result<(), String> {
     device::available().map_err(message)
 }
 
-/// Returns whether this process has opened a GPU.
 pub(crate) fn in_use() -> bool {
     IN_USE.load(Relaxed)
 }
@@ -72,8 +70,6 @@ pub(crate) fn ordinal_of(parts: &[(u64, usize)]) -> Result<u32, String> {
     checked.and_then(|()| Memory::ordinal_of(parts)).map_err(message)
 }
 
-/// Registers memory that others own, on the GPU of this ordinal.
-///
 /// # Safety
 /// The caller keeps the promises of [`DeviceMemory::from_raw_parts`](Memory::from_raw_parts).
 pub(crate) unsafe fn register(
@@ -89,7 +85,6 @@ pub(crate) unsafe fn register(
     registered.map_err(message)
 }
 
-/// Allocates memory.
 pub(crate) fn allocate(ordinal: u32, lengths: &[usize]) -> Result<Memory, String> {
     gpu(ordinal).and_then(|gpu| Memory::allocate(&gpu, lengths)).map_err(message)
 }
@@ -112,7 +107,6 @@ pub(crate) fn region(memory: &Memory) -> Region {
     memory.into()
 }
 
-/// Executes a copy program and waits for it.
 pub(crate) fn copy(program: &Program, source: &Kind, destination: &Kind) -> Result<(), String> {
     let copied = device::copy(program, source, destination, &CopyOptions::default());
     copied.map(drop).map_err(message)
@@ -143,12 +137,10 @@ pub(crate) unsafe fn mark(stream: u64, ordinal: Option<u32>) -> Result<Option<Ma
     marked().map_err(message)
 }
 
-/// Returns whether all work before the mark is done.
 pub(crate) fn is_done(mark: &Mark) -> Result<bool, String> {
     mark.is_done().map_err(message)
 }
 
-/// Makes an archive touch blocks only after the mark.
 pub(crate) fn archive_after(rank: RankArchive, mark: &Mark) -> RankArchive {
     rank.with_mark(mark.clone())
 }

@@ -23,7 +23,6 @@ use crate::errors::{DocumentError, raise};
 #[derive(Clone)]
 pub(crate) struct Deployment {
     pub(crate) inner: Arc<layout::Deployment>,
-    /// The original document in JSON.
     text: Arc<str>,
 }
 

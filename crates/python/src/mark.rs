@@ -28,8 +28,8 @@ pub(crate) fn cuda_available(py: Python<'_>) -> (bool, String) {
 /// the GPU, which takes a moment unless a `Memory` has already done so.
 ///
 /// Args:
-///     stream: a `torch.cuda.Stream`, an object with `__cuda_stream__`, or the driver's handle as a number; 0 is the default
-///         stream. It has not been destroyed.
+///     stream: a `torch.cuda.Stream`, an object with `__cuda_stream__`, or the driver's handle as a number; 0 is the
+///         default stream. It has not been destroyed.
 ///     device: the stream's GPU, as `"cuda:0"` or a `torch.device`. If None, the one that `stream` names, or else that
 ///         of this thread's current context.
 ///
@@ -89,7 +89,6 @@ impl Mark {
     }
 }
 
-/// A stream as passed from Python.
 #[derive(Default)]
 struct Stream {
     handle: u64,
@@ -127,7 +126,6 @@ impl<'py> FromPyObject<'_, 'py> for Stream {
     }
 }
 
-/// A location of memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Device {
     Host,

@@ -39,7 +39,6 @@ pub(crate) struct Memory {
     pub(crate) kind: Kind,
 }
 
-/// The memory by location.
 #[derive(Clone)]
 pub(crate) enum Kind {
     Host(memory::Memory),
@@ -184,7 +183,6 @@ impl Memory {
         }
     }
 
-    /// Returns the address of bytes that have to be within one allocation.
     fn address(&self, offset: u64, length: usize, allocation: usize) -> PyResult<u64> {
         let allocations = self.allocations();
         let available = allocations.get(allocation).map_or(0, |(_, len)| *len);
@@ -296,7 +294,6 @@ fn through_host(length: usize, go: impl FnOnce(&memory::Memory) -> PyResult<()>)
     go(&host.map_err(raise!(CacheMemoryError))?)
 }
 
-/// Returns the program that copies one run of bytes.
 fn one_run(length: usize, src: u64, dst: u64) -> Program {
     Program {
         nests: vec![Nest { loops: Default::default(), run: length as u64 }],

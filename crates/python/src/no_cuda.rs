@@ -18,7 +18,6 @@ const WHY: &str = "no CUDA here: this package was built without its feature `cud
 #[derive(Clone)]
 pub(crate) enum Memory {}
 
-/// An uninhabited type, since there are no marks.
 pub(crate) enum Mark {}
 
 pub(crate) fn available() -> Result<(), String> {

@@ -85,7 +85,6 @@ impl Objects {
     /// Returns:
     ///     For each object its info; or None, a miss: it does not exist, has another length, or has a missing or
     ///         damaged piece, so that the next put writes it anew. The memory of a miss has undefined contents.
-    ///     damaged, so that the next put writes it anew. What the memory of a miss holds is of no use.
     fn get(
         &self,
         py: Python<'_>,
@@ -123,7 +122,6 @@ impl Objects {
     /// Returns:
     ///     For each object the key, its info, and the time when it was last put, read or looked up, in Unix seconds, or
     ///         None if the store does not know.
-    ///     where the store does not know.
     ///
     /// Raises:
     ///     StoreError: the store failed, or cannot list its contents.
@@ -146,7 +144,6 @@ impl Objects {
     /// Returns:
     ///     A dict of `bytes`, everything that counts against the cap, and `cap` in bytes, or None if there is none.
     ///         None if the store does not know.
-    ///     where the store cannot tell.
     fn usage<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         usage(py, &**self.inner.get()?.store())
     }
@@ -157,7 +154,6 @@ impl Objects {
     }
 }
 
-/// Returns the statistics of each tier of a store, as dicts.
 pub(crate) fn tiers<'py>(py: Python<'py>, store: &dyn Backend) -> PyResult<Vec<Bound<'py, PyDict>>> {
     let dicts = store.tiers().into_iter().map(|stats| {
         let tier = PyDict::new(py);
@@ -174,7 +170,6 @@ pub(crate) fn tiers<'py>(py: Python<'py>, store: &dyn Backend) -> PyResult<Vec<B
     dicts.collect()
 }
 
-/// Returns the size of a store and its cap.
 pub(crate) fn usage<'py>(py: Python<'py>, store: &dyn Backend) -> PyResult<Option<Bound<'py, PyDict>>> {
     let usage = py.detach(|| store.inventory().map(|inventory| inventory.usage()));
     let Some(usage) = usage.transpose().map_err(raise!(StoreError))? else {
@@ -186,7 +181,6 @@ pub(crate) fn usage<'py>(py: Python<'py>, store: &dyn Backend) -> PyResult<Optio
     Ok(Some(report))
 }
 
-/// A key, the object's info, and the time of its last use.
 type Listed = (Py<PyBytes>, ObjectInfo, Option<f64>);
 
 /// The info of an object: its length and its meta, which a look-up returns without reading the object.
@@ -226,7 +220,6 @@ fn infos(found: Vec<Option<Info>>) -> Vec<Option<ObjectInfo>> {
     found.into_iter().map(|info| info.map(Into::into)).collect()
 }
 
-/// Opens a namespace in the store at a URI.
 pub(crate) fn open(
     py: Python<'_>,
     store: &str,
@@ -247,7 +240,6 @@ pub(crate) fn open(
     })
 }
 
-/// Returns the meta of each of `keys` objects.
 fn metas(given: Option<&Bound<'_, PyAny>>, keys: usize) -> PyResult<Vec<Vec<u8>>> {
     let Some(given) = given else {
         return Ok(vec![Vec::new(); keys]);

@@ -81,7 +81,6 @@ impl Prompt {
 }
 
 impl Prompt {
-    /// Returns the prompt in the form that the archive takes.
     pub(crate) fn saved(&self) -> archive::Prompt<'_> {
         let mut prompt = archive::Prompt::new(&self.tokens);
         if let Some(adapter) = &self.adapter {

@@ -112,7 +112,6 @@ impl ObjectQueue {
     /// Returns:
     ///     A list of `(id, ok, error, answers)`: whether the batch succeeded, the error if not, and a list of one bool
     ///         for each key, or None.
-    ///     each key, or None.
     fn drain_completions(&self) -> PyResult<Vec<Completion>> {
         let (completed, held) = self.inner.get()?.shared.drain();
         // Releasing a buffer runs foreign code, so no lock is held here.
@@ -199,7 +198,6 @@ impl Drop for Queue {
     }
 }
 
-/// The state that a queue and its threads share.
 struct Shared {
     objects: objects::Objects,
     state: Mutex<State>,
@@ -252,7 +250,6 @@ impl Shared {
         }
     }
 
-    /// Takes the results together with the buffers held for them.
     fn drain(&self) -> (Vec<Completion>, Vec<Vec<Buffer>>) {
         let mut state = lock(&self.state);
         if !state.completed.is_empty() {
@@ -267,7 +264,6 @@ impl Shared {
     }
 }
 
-/// A submitted batch.
 enum Batch {
     Set(Vec<Vec<u8>>, Values),
     Get(Vec<Vec<u8>>, Values),
@@ -285,8 +281,8 @@ impl Batch {
         let are_some = |found: Vec<Option<objects::Info>>| found.iter().map(Option::is_some).collect();
         match self {
             Self::Set(keys, values) => {
-                // SAFETY: the queue holds the buffers until the result is drained or all threads have ended; a bare address
-                // comes with the caller's word.
+                // SAFETY: the queue holds the buffers until the result is drained or all threads have ended; a bare
+                // address comes with the caller's word.
                 let bytes = unsafe { values.to_put() };
                 put(objects, keys, &vec![Vec::new(); keys.len()], &bytes).map(|_| None)
             }

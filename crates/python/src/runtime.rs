@@ -76,7 +76,6 @@ impl Made {
         }
     }
 
-    /// Runs work in the background and returns its completion.
     pub(crate) fn later(self, work: impl Future<Output = Outcome> + Send + 'static) -> PyResult<Completion> {
         self.check()?;
         let completion = Completion::default();
@@ -86,13 +85,11 @@ impl Made {
     }
 }
 
-/// Converts a time in seconds from Python.
 pub(crate) fn seconds(what: &str, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds)
         .map_err(|_| PyValueError::new_err(format!("{what} is {seconds}: give seconds, from 0 to 1e18")))
 }
 
-/// Converts a time limit for a peer from Python, within the network's bounds.
 pub(crate) fn patience(what: &str, given: f64) -> PyResult<Duration> {
     match (0.1..=86_400.0).contains(&given) {
         true => seconds(what, given),

@@ -101,7 +101,6 @@ impl Ticket {
     /// Returns:
     ///     A dict of `set`, `push`, `deployment`, `incarnation`, `start`, `valid_tokens`, `ranks` and `time_left`, as
     ///         given to `mint`.
-    ///     were given to `mint`.
     ///
     /// Raises:
     ///     TicketError: it was not sealed with this cluster's key, or has been changed.

@@ -36,7 +36,6 @@ pub(crate) struct Transfer {
     made: Made,
 }
 
-/// The handle that controls the transfer.
 enum Control {
     Begun(TransferControl),
     /// The pull was waiting for a mark when it was made, so it can only be cancelled.
@@ -201,7 +200,6 @@ pub(crate) fn transfer_request(
     Ok(request)
 }
 
-/// Parses the name of a codec.
 pub(crate) fn named_codec(name: &str) -> PyResult<Codec> {
     name.parse().map_err(|error: NoCodec| PyValueError::new_err(error.to_string()))
 }
@@ -219,7 +217,6 @@ fn path_set(name: &str) -> PyResult<PathSet> {
     }
 }
 
-/// Returns the report of a transfer as a dict.
 fn report<'py>(py: Python<'py>, done: &PullReport) -> PyResult<Bound<'py, PyDict>> {
     let routes = done.routes.iter().map(|route| {
         let item = PyDict::new(py);
@@ -245,7 +242,6 @@ pub(crate) fn notice_failed(py: Python<'_>, error: &NoticeError) -> PyErr {
     }
 }
 
-/// Creates a `TransferError` with its `kind` and `is_misfit`.
 pub(crate) fn failed(py: Python<'_>, error: &Failed) -> PyErr {
     if let Failed::Gone(gone) = error {
         return AgentError::new_err(gone.to_string());

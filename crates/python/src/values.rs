@@ -21,12 +21,10 @@ pub(crate) fn name(given: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     }
 }
 
-/// Reads the keys of a batch.
 pub(crate) fn keys(given: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<u8>>> {
     each(given)?.map(|key| name(&key?)).collect()
 }
 
-/// Iterates over the elements of a batch.
 fn each<'py>(batch: &Bound<'py, PyAny>) -> PyResult<impl Iterator<Item = PyResult<Bound<'py, PyAny>>>> {
     // Text and bytes are iterable, too, but a single one is a mistake here.
     if batch.is_instance_of::<PyString>() || batch.is_instance_of::<PyBytes>() {
@@ -39,7 +37,6 @@ fn each<'py>(batch: &Bound<'py, PyAny>) -> PyResult<impl Iterator<Item = PyResul
 /// The addresses of a batch's values: the parts of each. They are plain numbers, usable on any thread.
 pub(crate) struct Values(Vec<Vec<Part>>);
 
-/// A contiguous run of bytes.
 #[derive(Clone, Copy)]
 struct Part {
     address: usize,

@@ -36,7 +36,6 @@ use routes::Routes;
 const CONNECTIONS: usize = 64;
 /// The time limit for a request's whole head, and for the pause between two requests of a connection.
 const HEAD_TIME: Duration = Duration::from_secs(10);
-/// The most bytes of a request's head.
 const HEAD_BYTES: usize = 16 << 10;
 /// The longest life of a connection; clients reconnect.
 const LIFE: Duration = Duration::from_secs(120);

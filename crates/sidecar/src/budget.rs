@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-/// The remaining memory for bodies.
 #[derive(Debug)]
 pub(crate) struct Budget {
     left: AtomicU64,
@@ -16,7 +15,6 @@ impl Budget {
         Arc::new(Self { left: AtomicU64::new(bytes) })
     }
 
-    /// Creates an empty share.
     pub(crate) fn share(self: &Arc<Self>) -> Share {
         Share { budget: self.clone(), bytes: 0 }
     }

@@ -23,7 +23,6 @@ use crate::tls::TlsError;
 /// The most servers of a role from one source. Further ones are left out, which is logged.
 const MOST_SERVERS: usize = 1024;
 
-/// The most DNS names of one source.
 const MOST_NAMES: usize = 16;
 
 /// A source of servers.
@@ -132,7 +131,6 @@ impl Found {
         Self { servers, current: [Vec::new(), Vec::new()] }
     }
 
-    /// Updates the table if the servers have changed.
     fn update(&mut self, prefill: Vec<ServerUrl>, decode: Vec<ServerUrl>) {
         let now = [(Role::Prefill, prefill), (Role::Decode, decode)];
         for ((role, mut urls), current) in now.into_iter().zip(&mut self.current) {

@@ -22,7 +22,6 @@ pub(crate) use self::client::{Client, EtcdError};
 /// The time that an announcement outlives its announcer.
 pub(crate) const LEASE: Duration = Duration::from_secs(10);
 
-/// The default port of etcd.
 const PORT: u16 = 2379;
 
 /// The most endpoints: clusters have three to seven members.
@@ -92,7 +91,6 @@ impl Cluster {
         Ok(Self { endpoints: endpoints.collect::<Result<_, _>>()?, prefix: prefix.to_owned() })
     }
 
-    /// Returns the number of endpoints.
     pub(crate) const fn endpoints(&self) -> usize {
         self.endpoints.len()
     }
@@ -101,7 +99,6 @@ impl Cluster {
         format!("{}/{}/{name}", self.prefix, role.name())
     }
 
-    /// Returns the role of the server that a key announces, or `None` for any other key.
     pub(crate) fn role(&self, key: &[u8]) -> Option<Role> {
         let rest = key.strip_prefix(self.prefix.as_bytes())?.strip_prefix(b"/")?;
         [Role::Prefill, Role::Decode].into_iter().find(|role| {

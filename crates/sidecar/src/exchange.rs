@@ -35,7 +35,6 @@ use crate::json::Object;
 use crate::observe::{FailureKind, Path};
 use crate::settings::{KvConnector, PrefillFailure};
 
-/// The rules for all requests of a process.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
     pub(crate) connector: KvConnector,
@@ -56,22 +55,16 @@ pub(crate) struct Rules {
 /// An event of a leg. `End` and `Failed` are a leg's last events.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The answer's status and headers have arrived.
     Head(Role, StatusCode, HeaderMap),
-    /// Bytes of the answer's body have arrived.
     Data(Role, Bytes),
-    /// The answer is complete, with its trailers.
     End(Role, Option<HeaderMap>),
-    /// The leg failed, before its answer or during it.
     Failed(Role, Failure),
     /// [`Exchange::deadline`] has passed.
     Tick,
 }
 
-/// A reason why a leg failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// No server is available.
     NoServer,
     /// This process has no file descriptor for the connection, or no memory for the answer. No server is at fault.
     NoRoom,
@@ -104,7 +97,6 @@ impl Failure {
 /// An action of the driver. Actions are carried out in the order in which they are returned.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// Send the request of a leg.
     Send {
         role: Role,
         body: Bytes,
@@ -123,17 +115,13 @@ pub(crate) enum Action {
     Suspect,
     /// Note that the suspected decode server answers without the prefill server's blocks, so the two do not fit.
     Misfit,
-    /// Send the head of the answer to the client.
     Answer(StatusCode, HeaderMap),
-    /// Send these bytes of the body to the client.
     Write(Bytes),
-    /// Complete the answer, with these trailers.
     Finish(Option<HeaderMap>),
     /// Break the client's connection, so that the incomplete answer cannot be taken for a complete one.
     Cut,
 }
 
-/// The state of one request.
 pub(crate) struct Exchange {
     rules: Arc<Rules>,
     request: Request,
@@ -156,7 +144,6 @@ pub(crate) struct Exchange {
     tally: Option<Tally>,
 }
 
-/// The legs that are running.
 enum State {
     /// The decode server was asked whether its cache has enough of the prompt.
     Probing(Probing),
@@ -169,7 +156,6 @@ enum State {
 }
 
 impl Exchange {
-    /// Starts a request and queues its first actions.
     pub(crate) fn new(rules: Arc<Rules>, request: Request, now: Instant) -> Self {
         let path = if request.disaggregated { Path::Disaggregated } else { Path::DecodeOnly };
         let mut exchange = Self {
@@ -197,7 +183,6 @@ impl Exchange {
         exchange
     }
 
-    /// Returns the next action, or `None` until another event arrives.
     pub(crate) fn next(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -212,7 +197,6 @@ impl Exchange {
         }
     }
 
-    /// Processes an event.
     pub(crate) fn on(&mut self, event: Event, now: Instant) {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Probing(probing) => self.probing(probing, event, now),
@@ -224,7 +208,6 @@ impl Exchange {
         }
     }
 
-    /// Records the prefill server whose answer has begun.
     pub(crate) fn answered_by(&mut self, asked: Asked) {
         self.asked = Some(asked);
     }
@@ -238,7 +221,6 @@ impl Exchange {
         }
     }
 
-    /// Returns how the request is served, as far as is known.
     pub(crate) const fn path(&self) -> Path {
         self.path
     }
@@ -249,22 +231,18 @@ impl Exchange {
         self.unclaimed.as_ref()
     }
 
-    /// Returns whether the answer to the client is an error of our own.
     pub(crate) const fn refused(&self) -> bool {
         self.refused
     }
 
-    /// Returns the number of tokens in the prompt, if a prefill server has reported it.
     pub(crate) const fn prompt_tokens(&self) -> Option<u64> {
         self.prompt_tokens
     }
 
-    /// Returns the progress of a chunked decode, or `None` for any other request.
     pub(crate) const fn tally(&self) -> Option<Tally> {
         self.tally
     }
 
-    /// Returns the number of prompt tokens found in a cache, if a prefill server has reported it.
     pub(crate) fn cached_tokens(&self) -> Option<u64> {
         match &self.state {
             State::Decoding(decoding) => decoding.cached.as_ref()?.count(),
@@ -281,7 +259,6 @@ impl Exchange {
         self.act(Action::Send { role, body, elsewhere });
     }
 
-    /// Answers the client with an error of our own and ends the request.
     fn refuse(&mut self, trouble: Trouble) {
         self.refused = true;
         let (status, headers, body) = error(trouble);
@@ -291,7 +268,6 @@ impl Exchange {
         self.state = State::Over;
     }
 
-    /// Lets the decode server compute the prompt itself.
     fn fall_back(&mut self) {
         self.path = Path::Fallback;
         self.decode(self.alone(), None);
@@ -309,7 +285,6 @@ impl Exchange {
         }
     }
 
-    /// Passes a prefill server's answer to the client, beginning with its head.
     fn relay(&mut self, status: StatusCode, headers: HeaderMap, until: Instant) {
         self.path = Path::Rejected;
         self.act(Action::Answer(status, headers));

@@ -49,7 +49,6 @@ pub(crate) struct Front {
     pub(crate) tickets: Option<Arc<crate::release::Tickets>>,
 }
 
-/// The servers that a request may be sent to.
 #[derive(Default)]
 pub(crate) struct Choice {
     /// The only allowed prefill server, if the request names one.
@@ -116,7 +115,6 @@ impl Front {
 #[error("the server's answer broke off")]
 pub(crate) struct Broken;
 
-/// The origin of a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Client {
     pub(crate) address: SocketAddr,

@@ -77,7 +77,6 @@ impl Object {
         Ok(Self { text, members })
     }
 
-    /// Returns the text that was parsed.
     pub(crate) fn text(&self) -> &Bytes {
         &self.text
     }
@@ -96,13 +95,11 @@ impl Object {
         members.filter(|member| *member.key == *key).nth(1).is_some()
     }
 
-    /// Returns a member's value without copying it.
     pub(crate) fn slice(&self, key: &str) -> Option<Bytes> {
         let member = self.members.iter().rfind(|member| *member.key == *key)?;
         Some(self.text.slice(member.value.clone()))
     }
 
-    /// Returns a member's value if it is an object.
     pub(crate) fn object(&self, key: &str) -> Option<Self> {
         let value = self.slice(key)?;
         // Avoids the parser's costly errors in this ordinary case.
@@ -112,12 +109,10 @@ impl Object {
         Self::parse(value).ok()
     }
 
-    /// Returns a member's value if it can be read as `T`.
     pub(crate) fn read<'a, T: Deserialize<'a>>(&'a self, key: &str) -> Option<T> {
         serde_json::from_str(self.get(key)?).ok()
     }
 
-    /// Starts an edited copy.
     pub(crate) fn edit(&self) -> Edit<'_> {
         Edit { object: self, changes: Vec::new() }
     }
@@ -210,7 +205,6 @@ impl Writer {
     }
 }
 
-/// Returns a text as a JSON string.
 pub(crate) fn string(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -1,7 +1,7 @@
 //! Prefill/decode disaggregation over HTTP: one request becomes two, and the client sees one answer.
 //!
-//! `transload sidecar` runs beside a decode server and is told by a header which prefill server to use; `transload proxy`
-//! is a front door that chooses both. One engine does the work of either:
+//! `transload sidecar` runs beside a decode server and is told by a header which prefill server to use; `transload
+//! proxy` is a front door that chooses both. One engine does the work of either:
 //!
 //! | room | what it does | pure |
 //! |---|---|---|

@@ -24,7 +24,6 @@ pub(crate) use status::Status;
 pub use status::{ServerState, ServerStatus};
 pub(crate) use transfers::Transfers;
 
-/// The number of ended requests that are kept.
 pub(crate) const RECENT: usize = 200;
 
 /// The number of requests in flight that are listed. Further ones are only counted, and are listed once they end.
@@ -112,7 +111,6 @@ impl Inner {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves a request from the list of those in flight to that of the ended ones.
     fn ended(&self, number: u64, shared: Shared) {
         let mut kept = self.kept();
         kept.in_flight -= 1;

@@ -86,7 +86,6 @@ impl Tickets {
         });
     }
 
-    /// Waits for the releases that are in progress.
     pub(crate) async fn settle(&self) {
         let _ = self.permits.acquire_many(AT_A_TIME as u32).await;
     }

@@ -35,11 +35,9 @@ pub struct Running {
     front: Arc<Front>,
     listeners: Listeners,
     admin: Option<SocketAddr>,
-    /// Background tasks, aborted with this.
     _tasks: Vec<AbortOnDrop>,
 }
 
-/// A task that is aborted when this is dropped.
 struct AbortOnDrop(AbortHandle);
 
 impl Drop for AbortOnDrop {

@@ -76,7 +76,6 @@ impl Servers {
         Claim { servers: self.clone(), role, url, tokens, prefill: None, judged: AtomicBool::new(false) }
     }
 
-    /// Returns whether any server of a role is known.
     pub(crate) fn any(&self, role: Role) -> bool {
         self.lock().known(role).next().is_some()
     }
@@ -95,7 +94,6 @@ impl Servers {
         self.lock().probed(role, url, healthy)
     }
 
-    /// Records the outcome of a request, and logs a change of the server's state.
     fn judge(&self, role: Role, url: &ServerUrl, failed: Option<FailureKind>, now: Instant) {
         let change = self.lock().judged(role, url, failed.is_some(), now);
         log_change(role, url, change, || {
@@ -117,7 +115,6 @@ impl Servers {
     }
 }
 
-/// Logs that a server is left alone from now on, or is used again.
 fn log_change(role: Role, server: &ServerUrl, well: Option<bool>, why: impl FnOnce() -> String) {
     match well {
         Some(true) => {
@@ -143,7 +140,6 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Sets the prefill server from which a decode server fetches.
     pub(crate) fn fetching_from(mut self, prefill: Option<&ServerUrl>) -> Self {
         self.prefill = prefill.cloned();
         self
@@ -166,7 +162,6 @@ impl Claim {
         self.judge(None, now);
     }
 
-    /// Records that the server has failed. Only the first judgement counts.
     pub(crate) fn failed(&self, kind: FailureKind, now: Instant) {
         self.judge(Some(kind), now);
     }

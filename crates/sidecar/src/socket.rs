@@ -37,7 +37,6 @@ pub(crate) fn no_file_left(error: &io::Error) -> bool {
     matches!(code, Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// The address at which a server was reached.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer {
     pub(crate) address: IpAddr,
@@ -53,12 +52,10 @@ impl Peer {
     }
 }
 
-/// Returns whether an address belongs to this host.
 pub(crate) fn is_local(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// A connection that can be closed with a reset.
 pub(crate) trait Reset {
     /// Makes a later close look like a fault to the peer, not like the end of the data.
     fn reset(&self);

@@ -69,7 +69,6 @@ pub enum TlsError {
 /// The only protocol offered over TLS, in either direction.
 const ALPN: &[u8] = b"http/1.1";
 
-/// The accepted versions: TLS 1.3 and 1.2.
 const VERSIONS: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
 
 fn provider() -> Arc<CryptoProvider> {

@@ -31,7 +31,6 @@ use crate::Role;
 use crate::target::{Host, ServerUrl};
 use crate::{socket, tls};
 
-/// Sends requests to servers.
 #[derive(Clone)]
 pub(crate) struct Upstream {
     inner: Arc<Inner>,
@@ -48,10 +47,8 @@ struct Inner {
     look_ups: [Arc<Semaphore>; 2],
 }
 
-/// The number of concurrent look-ups for the servers of one role.
 const LOOK_UPS: usize = 32;
 
-/// A reason why a request got no answer.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum SendError {
@@ -73,7 +70,6 @@ pub(crate) enum SendError {
     /// The answer violates HTTP, or is not an answer to this request.
     #[error("its answer is not valid: {0}")]
     Malformed(&'static str),
-    /// The answer did not come in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
     /// The answer exceeds the caller's limit in bytes.
@@ -103,16 +99,12 @@ impl Upstream {
         Self { inner: self.inner.clone(), pools: Arc::new(self.pools.apart(of)) }
     }
 
-    /// Reloads the certificates.
     pub(crate) fn renew(&self) {
         self.inner.tls.renew();
     }
 
     /// Sends a request and waits for the head of its answer. The request's URI has only path and query. Dropping the
     /// future, or the answer before its end, closes the connection.
-    ///
-    /// # Errors
-    /// [`SendError`].
     pub(crate) async fn send(
         &self,
         role: Role,
@@ -124,9 +116,6 @@ impl Upstream {
     }
 
     /// Like [`Self::send`], but returns the request if the server has seen nothing of it.
-    ///
-    /// # Errors
-    /// [`SendError`], with the request if it can be sent elsewhere.
     pub(crate) async fn offer(
         &self,
         role: Role,
@@ -176,9 +165,6 @@ impl Upstream {
     }
 
     /// Sends a `GET` request and reads an answer of at most `limit` bytes.
-    ///
-    /// # Errors
-    /// [`SendError`].
     pub(crate) async fn get(
         &self,
         url: &ServerUrl,
@@ -191,10 +177,6 @@ impl Upstream {
         got.unwrap_or(Err(SendError::Timeout(within)))
     }
 
-    /// Sends a `GET` request and returns its status. The body is discarded.
-    ///
-    /// # Errors
-    /// [`SendError`].
     pub(crate) async fn probe(
         &self,
         url: &ServerUrl,

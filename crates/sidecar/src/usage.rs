@@ -28,12 +28,10 @@ impl CachedTokens {
         Self(number.unwrap_or_else(|| "0".into()))
     }
 
-    /// Returns the number's text.
     pub(crate) fn text(&self) -> &str {
         &self.0
     }
 
-    /// Returns the number, or `None` if it is not a count.
     pub(crate) fn count(&self) -> Option<u64> {
         self.0.parse().ok()
     }
@@ -74,12 +72,10 @@ impl Form {
     }
 }
 
-/// Rewrites one answer.
 pub(crate) struct Rewriter {
     cached: CachedTokens,
     decoder: Option<Decoder>,
     body: Body,
-    /// The most bytes that are buffered.
     limit: usize,
 }
 
@@ -90,7 +86,6 @@ enum Body {
     Json(BytesMut),
     /// A body of lines; the last line is buffered until it is complete.
     Lines(BytesMut),
-    /// A body that is passed on unchanged.
     Opaque,
 }
 
@@ -122,9 +117,6 @@ impl Rewriter {
     }
 
     /// Processes the next bytes of the answer. Returns those that can be sent to the client now.
-    ///
-    /// # Errors
-    /// [`Undecodable`].
     pub(crate) fn feed(&mut self, bytes: Bytes) -> Result<Bytes, Undecodable> {
         let bytes = match &mut self.decoder {
             Some(decoder) => decoder.feed(&bytes)?,
@@ -133,10 +125,7 @@ impl Rewriter {
         Ok(self.decoded(bytes))
     }
 
-    /// Returns the buffered rest at the end of the answer.
-    ///
-    /// # Errors
-    /// [`Undecodable`], also if compressed data ends early.
+    /// Returns the buffered rest at the end of the answer. Compressed data that ends early is an error.
     pub(crate) fn finish(&mut self) -> Result<Bytes, Undecodable> {
         let last = match &mut self.decoder {
             Some(decoder) => decoder.finish()?,

@@ -11,7 +11,6 @@ use tracing::{Level, Metadata, Subscriber, span};
 pub(crate) struct Warnings(Arc<Mutex<Vec<String>>>);
 
 impl Warnings {
-    /// Returns the warnings recorded so far.
     pub(crate) fn said(&self) -> Vec<String> {
         self.0.lock().expect("nobody panics with it").clone()
     }

@@ -15,7 +15,6 @@ pub(crate) type Handle = usize;
 pub(crate) struct Board {
     /// Whether all streams stop before their next operation.
     pub(crate) held: bool,
-    /// The primary context of each device.
     pub(crate) contexts: Vec<Context>,
     pub(crate) lines: HashMap<Handle, Line>,
     pub(crate) events: HashMap<Handle, Event>,
@@ -30,11 +29,9 @@ pub(crate) struct Context {
     pub(crate) retained: u32,
     /// The sticky error, if the context is lost.
     pub(crate) lost: Option<Code>,
-    /// All streams of the context stop before their next operation.
     pub(crate) held: bool,
     /// The context's NULL stream, once it has been used.
     pub(crate) null: Option<Handle>,
-    /// The other devices whose memory its kernels may access.
     pub(crate) peers: HashSet<usize>,
     /// The number of streams created in the context so far.
     pub(crate) streams: usize,
@@ -58,7 +55,6 @@ pub(crate) struct Line {
     pub(crate) queue: VecDeque<Operation>,
     pub(crate) submitted: u64,
     pub(crate) done: u64,
-    /// The stream stops before its next operation.
     pub(crate) held: bool,
     /// The stream claims to be captured into a graph. Its operations are executed nevertheless.
     pub(crate) capturing: bool,
@@ -109,7 +105,6 @@ static BOARD: LazyLock<Mutex<Board>> = LazyLock::new(|| {
     })
 });
 
-/// Signals changes of the board.
 pub(crate) static NEWS: Condvar = Condvar::new();
 
 /// Locks the board. A thread that holds this lock must not take that of memory.
@@ -118,13 +113,11 @@ pub(crate) fn board() -> MutexGuard<'static, Board> {
 }
 
 impl Board {
-    /// Creates a new handle.
     pub(crate) fn handle(&mut self) -> Handle {
         self.last_handle += 16;
         self.last_handle
     }
 
-    /// Returns whether all work before the mark is done.
     pub(crate) fn reached(&self, mark: &Mark) -> bool {
         let line = self.lines.get(&mark.line);
         line.is_none_or(|line| line.done >= mark.number)
@@ -187,14 +180,12 @@ impl Board {
         NEWS.notify_all();
     }
 
-    /// Returns the number of objects that were created and not destroyed.
     pub(crate) fn live(&self) -> usize {
         let streams = self.lines.values();
         let streams = streams.filter(|line| line.open && line.kind != Kind::Null);
         streams.count() + self.events.len() + self.modules.len()
     }
 
-    /// Forgets the objects of a context.
     pub(crate) fn clear(&mut self, device: usize) {
         self.contexts[device].null = None;
         self.contexts[device].peers.clear();
@@ -213,17 +204,14 @@ thread_local! {
     static CURRENT: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Returns the device of the thread's current context.
 pub(crate) fn current() -> Option<usize> {
     CURRENT.with_borrow(|stack| stack.last().copied())
 }
 
-/// Pushes a context onto the thread's stack, which makes it current.
 pub(crate) fn push(device: usize) {
     CURRENT.with_borrow_mut(|stack| stack.push(device));
 }
 
-/// Pops the current context from the thread's stack.
 pub(crate) fn pop() -> Option<usize> {
     CURRENT.with_borrow_mut(Vec::pop)
 }

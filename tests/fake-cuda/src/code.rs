@@ -5,7 +5,6 @@ use std::ffi::CStr;
 /// A `CUresult` as an integer, since tests may request any number.
 pub(crate) type Code = u32;
 
-/// The result of a function.
 pub(crate) type Result<T = ()> = std::result::Result<T, Code>;
 
 macro_rules! codes {
@@ -68,12 +67,10 @@ codes! {
     CUDA_ERROR_UNKNOWN c"unknown error",
 }
 
-/// Returns whether an error makes its context lost.
 pub(crate) fn is_sticky(code: Code) -> bool {
     matches!(code, 214 | 220 | 226 | 700 | 702 | 710 | 714..=719 | 721)
 }
 
-/// Returns the name of a code and its text.
 pub(crate) fn names(code: Code) -> Option<(&'static CStr, &'static CStr)> {
     let known = NAMES.iter().find(|(known, ..)| *known == code)?;
     Some((known.1, known.2))

@@ -9,7 +9,6 @@ use crate::faults;
 use crate::memory::{self, Kind, OFFSET, User};
 use crate::stream;
 
-/// The number of bytes copied to or from registered host memory.
 static REGISTERED: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the number of bytes copied to or from registered host memory.
@@ -18,7 +17,6 @@ extern "C" fn fake_cuda_registered_bytes() -> u64 {
     REGISTERED.load(Relaxed)
 }
 
-/// A side of a copy.
 #[derive(Clone)]
 enum Side {
     /// Memory that the driver knows, which is checked again when the copy starts.
@@ -29,10 +27,8 @@ enum Side {
     Staged(Box<[u8]>),
 }
 
-/// The point at which a call returns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Return {
-    /// As soon as possible.
     Early,
     /// When the copy is done. If it comes from pageable memory, when those bytes were read, as the driver's
     /// documentation of synchronous behavior allows.
@@ -129,7 +125,6 @@ fn queue(device: usize, on: Handle, work: impl FnOnce() -> Result + Send + 'stat
     if waits { stream::wait(device, &[mark]) } else { Ok(()) }
 }
 
-/// Returns the address of a side's bytes when the copy runs.
 fn place(memory: &memory::Memory, side: &Side, size: usize, writes: bool) -> Result<*mut u8> {
     match side {
         Side::Known(address) => {

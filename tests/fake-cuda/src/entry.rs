@@ -38,12 +38,10 @@ impl<T> Out<T> {
         Ok(())
     }
 
-    /// Returns the pointer to an element of an array.
     pub(crate) fn nth(self, index: usize) -> Self {
         Self(self.0.wrapping_add(index))
     }
 
-    /// Casts the pointer to another type.
     pub(crate) fn cast<U>(self) -> Out<U> {
         Out(self.0.cast())
     }
@@ -74,7 +72,6 @@ impl<T: Copy> In<T> {
         Ok(unsafe { self.0.read_unaligned() })
     }
 
-    /// Returns the pointer to an element of an array.
     pub(crate) fn nth(self, index: usize) -> Self {
         Self(self.0.wrapping_add(index))
     }
@@ -112,7 +109,6 @@ pub(crate) fn not_lost(name: &'static str, work: impl FnOnce() -> Result) -> Cod
     })
 }
 
-/// Runs a function that needs a current context and gets its device.
 pub(crate) fn in_context(name: &'static str, work: impl FnOnce(usize) -> Result) -> Code {
     initialized(name, || {
         let device = current().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;

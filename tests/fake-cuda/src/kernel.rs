@@ -14,7 +14,6 @@ use crate::code::*;
 use crate::memory::{self, Memory, User};
 use crate::settings::Random;
 
-/// The entries of a module.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Entry {
     /// An entry of `walk.cu`, by its number.
@@ -49,7 +48,6 @@ unsafe extern "C" {
 }
 
 impl Entry {
-    /// The entries that every module has.
     const NAMED: [(&str, Self); 10] = [
         ("walk_1", Self::Walk(0)),
         ("walk_2", Self::Walk(1)),
@@ -74,8 +72,6 @@ impl Entry {
         name
     }
 
-    /// Copies the one parameter of a launch.
-    ///
     /// # Safety
     /// The pointer has to refer to a parameter of the entry's type.
     pub(crate) unsafe fn parameter(self, at: *const u8) -> Parameter {
@@ -129,7 +125,6 @@ fn hold(device: usize, flag: u64) -> Result {
     Ok(())
 }
 
-/// Runs each thread once, with the machine borrowed for it.
 fn run_threads(device: usize, threads: u32, random: &mut Random, run: impl Fn(&Machine, u32)) -> Result {
     let peers = board().contexts[device].peers.clone();
     let running = Running {
@@ -149,7 +144,6 @@ fn run_threads(device: usize, threads: u32, random: &mut Random, run: impl Fn(&M
     running.outcome()
 }
 
-/// A launch in progress.
 struct Running<'memory> {
     memory: &'memory Memory,
     user: User,

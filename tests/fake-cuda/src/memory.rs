@@ -11,7 +11,6 @@ use crate::view::View;
 /// for them, so they fault in host code. Pinned host memory and managed memory have the same address on both sides.
 pub(crate) const OFFSET: u64 = 1 << 48;
 
-/// The memory of a device.
 pub(crate) const TOTAL: u64 = 16 << 30;
 
 pub(crate) enum Kind {
@@ -40,7 +39,6 @@ pub(crate) struct Shared {
     pub(crate) exportable: bool,
 }
 
-/// A reserved range of addresses.
 pub(crate) struct Reservation {
     pub(crate) size: u64,
     pub(crate) view: View,
@@ -54,7 +52,6 @@ pub(crate) struct Memory {
     pub(crate) shared: BTreeMap<Handle, Shared>,
 }
 
-/// The kind of access to memory.
 pub(crate) enum User {
     /// A copy engine, which can access every device.
     Copy,
@@ -122,7 +119,6 @@ impl Memory {
         Some(view(address))
     }
 
-    /// Returns the first region that overlaps the range.
     pub(crate) fn overlapping(&self, address: u64, size: u64) -> Option<(u64, &Region)> {
         let before = self.at(address);
         before.or_else(|| {
@@ -132,7 +128,6 @@ impl Memory {
         })
     }
 
-    /// Returns the bytes of a device's memory in use.
     pub(crate) fn used(&self, device: usize) -> u64 {
         let allocated = self.regions.values().filter(|region| matches!(region.kind, Kind::Allocated(_)));
         let allocated = allocated.filter(|region| region.device == device).map(|region| region.size);
@@ -140,19 +135,16 @@ impl Memory {
         allocated.chain(shared.map(|shared| shared.size)).sum()
     }
 
-    /// Returns the number of objects that a program has to free.
     pub(crate) fn live(&self) -> usize {
         self.regions.len() + self.reservations.len() + self.shared.len()
     }
 
-    /// Frees the allocations of a context.
     pub(crate) fn clear(&mut self, device: usize) {
         let stays = |region: &Region| region.device != device || matches!(region.kind, Kind::Mapped(_));
         self.regions.retain(|_, region| stays(region));
     }
 }
 
-/// Returns the location of a device address's byte in this process.
 pub(crate) fn view(address: u64) -> *mut u8 {
     let host = address.checked_sub(OFFSET).unwrap_or(address);
     host as *mut u8

@@ -4,7 +4,6 @@ use std::env;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// The settings of this process.
 pub(crate) struct Settings {
     /// `FAKE_CUDA_DEVICES`.
     pub(crate) devices: usize,
@@ -29,7 +28,6 @@ static SETTINGS: LazyLock<Settings> = LazyLock::new(|| Settings {
     alloc_waits: number("FAKE_CUDA_ALLOC_WAITS", 0) != 0,
 });
 
-/// Reads the environment once.
 pub(crate) fn settings() -> &'static Settings {
     &SETTINGS
 }
@@ -47,7 +45,6 @@ fn number(name: &str, default: u64) -> u64 {
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// Starts one of the sequences of this seed.
     pub(crate) fn new(sequence: u64) -> Self {
         let mut first = Self(settings().seed);
         Self(first.next() ^ sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -66,12 +63,10 @@ impl Random {
         self.next() % limit
     }
 
-    /// Draws the delay of an operation.
     pub(crate) fn delay(&mut self) -> Duration {
         Duration::from_micros(self.below(settings().delay.saturating_add(1).max(1)))
     }
 
-    /// Shuffles with the algorithm of Fisher and Yates.
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             items.swap(i, self.below(i as u64 + 1) as usize);

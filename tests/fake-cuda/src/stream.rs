@@ -15,7 +15,6 @@ const LEGACY: Handle = 1;
 /// any other.
 pub(crate) const GREATEST_PRIORITY: i32 = -5;
 
-/// Makes a stream and starts its thread.
 pub(crate) fn create(board: &mut Board, device: usize, kind: Kind) -> Result<Handle> {
     let handle = board.handle();
     let made = &mut board.contexts[device].streams;
@@ -98,7 +97,6 @@ pub(crate) fn wait_for_all(device: usize) -> Result {
     board.contexts[device].lost.map_or(Ok(()), Err)
 }
 
-/// Records an event at the end of a stream.
 pub(crate) fn record(board: &mut Board, line: Handle, event: Handle) {
     let work = move |at: Mark| {
         let mut board = crate::board::board();
@@ -117,7 +115,6 @@ pub(crate) fn record(board: &mut Board, line: Handle, event: Handle) {
     }
 }
 
-/// The loop of a stream's thread.
 fn run(line: Handle) {
     let mut random = Random::new(line as u64);
     loop {

@@ -43,19 +43,16 @@ impl View {
         Ok(Self { whole, length, start: (whole as usize).next_multiple_of(alignment) })
     }
 
-    /// Allocates memory and maps it.
     pub(crate) fn allocate(size: usize) -> Result<Self> {
         let view = Self::reserve(size, 4096)?;
         view.put(0, size, rustix::fd::AsFd::as_fd(&backing("fake-cuda", size as u64)?))?;
         Ok(view)
     }
 
-    /// Returns the first address.
     pub(crate) fn start(&self) -> u64 {
         self.start as u64
     }
 
-    /// Maps memory into a part of the view.
     pub(crate) fn put(&self, offset: usize, size: usize, memory: BorrowedFd) -> Result {
         let at = (self.start + offset) as *mut c_void;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
@@ -65,7 +62,6 @@ impl View {
         put.map(drop).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
     }
 
-    /// Unmaps the memory in a part of the view.
     pub(crate) fn clear(&self, offset: usize, size: usize) {
         let at = (self.start + offset) as *mut c_void;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;

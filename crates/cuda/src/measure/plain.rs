@@ -218,7 +218,6 @@ impl Meter {
 }
 
 impl PinnedMemory {
-    /// Checks that the memory has that many bytes.
     fn len(&self, bytes: u64) -> Result<usize, DeviceError> {
         let len = self.0.len as u64;
         match bytes <= len {
@@ -228,7 +227,6 @@ impl PinnedMemory {
     }
 }
 
-/// Returns the address of a memory's first allocation, if that has enough bytes and allows the access.
 pub(super) fn first(memory: &DeviceMemory, bytes: u64, access: Access) -> Result<u64, DeviceError> {
     if access == Access::ReadWrite && memory.access() == Access::Read {
         return Err(CheckError::ReadOnly.into());
@@ -240,7 +238,6 @@ pub(super) fn first(memory: &DeviceMemory, bytes: u64, access: Access) -> Result
     }
 }
 
-/// Returns the access that a copy in this direction needs.
 fn needed(to_host: bool) -> Access {
     match to_host {
         true => Access::Read,

@@ -19,7 +19,6 @@ const SOURCE_TABLE: u64 = 0x3100_0000_0000;
 const DESTINATION_TABLE: u64 = 0x3200_0000_0000;
 const BUFFER: u64 = 0x4000_0000_0000;
 
-/// Allocations of one side, and the table of their bases.
 struct Allocations {
     memories: Vec<Bytes>,
     table: Bytes,
@@ -49,7 +48,6 @@ impl Allocations {
     }
 }
 
-/// The memories of a test case, as the kernel sees them.
 struct Trial {
     source: Allocations,
     destination: Allocations,
@@ -81,7 +79,6 @@ fn skew() -> impl Strategy<Value = u64> {
     prop_oneof![3 => Just(0), 1 => 0..16u64, 1 => prop::sample::select(vec![2, 4, 8])]
 }
 
-/// Generates a range of a stream of that many bytes, cut anywhere.
 fn part(bytes: u64, ends: (f64, f64)) -> Range<u64> {
     let at = |end: f64| (end * (bytes + 1) as f64) as u64;
     let (a, b) = (at(ends.0).min(bytes), at(ends.1).min(bytes));
@@ -183,7 +180,6 @@ proptest! {
     }
 }
 
-/// Asserts that none of these bytes was written.
 fn untouched(done: &[Done], before: &[Bytes]) -> Result<(), TestCaseError> {
     for (done, before) in done.iter().zip(before) {
         prop_assert!(done.bytes == before.bytes && done.writes.iter().all(|writes| *writes == 0));
@@ -191,7 +187,6 @@ fn untouched(done: &[Done], before: &[Bytes]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Returns a program of one nest at one place.
 fn one(loops: SmallVec<[Loop; 4]>, run: u64) -> Program {
     Program { nests: vec![Nest { loops, run }], placed: vec![Placed { nest: 0, src: 0, dst: 0 }] }
 }

@@ -10,14 +10,12 @@ use tempfile::TempDir;
 use crate::launch::Launch;
 use crate::sum::Fold;
 
-/// Memory as the kernel sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Bytes {
     pub(super) address: u64,
     pub(super) bytes: Vec<u8>,
 }
 
-/// The effect of launches on memory.
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) bytes: Vec<u8>,
@@ -60,8 +58,6 @@ pub(super) fn run(memories: &[Bytes], launches: &[Launch], warps: u64, seed: u64
     )
 }
 
-/// Folds a text to a shorter one.
-///
 /// Returns `None`, and prints why, if there is no C compiler.
 pub(super) fn fold(threads: u32, fold: Fold, text: &[u8]) -> Option<Vec<u8>> {
     static PROGRAM: Program = Program::new();

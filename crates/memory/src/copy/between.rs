@@ -13,8 +13,8 @@ use transload_plan::program::Program;
 /// Options of a copy.
 #[derive(Clone, Debug)]
 pub struct CopyOptions {
-    /// At most so many threads, the caller's included (0 counts as 1), and not more than one for each 8 MiB. `None` is 8, or as
-    /// many as the machine can run at a time if those are fewer.
+    /// At most so many threads, the caller's included (0 counts as 1), and not more than one for each 8 MiB. `None` is
+    /// 8, or as many as the machine can run at a time if those are fewer.
     pub threads: Option<usize>,
     /// Whether to sum the bytes as they pass, which costs up to 20 % of the time. False by default.
     pub checksum: bool,
@@ -31,14 +31,12 @@ impl Default for CopyOptions {
 }
 
 impl CopyOptions {
-    /// Returns the number of threads for a copy of `bytes` bytes.
     pub(super) fn threads(&self, bytes: u64, cores: impl Fn() -> usize) -> usize {
         let worth = usize::try_from(bytes / self.bytes_per_thread).unwrap_or(usize::MAX);
         let most = self.threads.map_or_else(|| cores().clamp(1, DEFAULT_THREADS), |threads| threads.max(1));
         worth.clamp(1, most)
     }
 
-    /// Takes another kernel than the best, if this machine has it; for tests.
     #[cfg(test)]
     #[must_use]
     pub(super) fn with_kernel(mut self, kernel: Kernel) -> Self {
@@ -155,7 +153,6 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Divides the work among threads, including this one.
     fn share(&self, threads: usize) -> Crc32c {
         let starts = self.starts(threads);
         let ends = starts.iter().skip(1).map(|walk| walk.position);
@@ -198,7 +195,6 @@ impl Job<'_> {
         starts
     }
 
-    /// Copies the bytes from `start` to `end`, and sums them if requested.
     fn part(&self, (start, end): (&Walk, u64)) -> Crc32c {
         let (mut walk, mut sum) = (start.clone(), Crc32c::new());
         let ends = (self.source, self.destination);

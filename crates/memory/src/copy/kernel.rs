@@ -15,7 +15,6 @@ mod x86;
 /// Chunks of one length, at equal distances at both ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
-    /// The first byte of the first chunk.
     pub(crate) src: *const u8,
     pub(crate) dst: *mut u8,
     /// Bytes from one chunk to the next.
@@ -28,7 +27,6 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Calls `chunk` with both ends of each chunk.
     #[inline(always)]
     fn each(&self, mut chunk: impl FnMut(*const u8, *mut u8)) {
         let (mut src, mut dst) = (self.src, self.dst);
@@ -39,8 +37,6 @@ impl Row {
         }
     }
 
-    /// Moves its chunks, in one piece if they are contiguous at both ends.
-    ///
     /// # Safety
     /// The chunks can be read at the source and written at the destination.
     unsafe fn copy(&self) {
@@ -133,7 +129,6 @@ pub(crate) enum Traffic {
 /// this CPU up to a third slower, below 8 MiB.
 const AROUND_FROM: u64 = 1 << 20;
 
-/// The kernel, and the size from which it stores around the caches.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuning {
     pub(crate) kernel: Kernel,
@@ -141,7 +136,6 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// Returns the best choice for this machine.
     pub(crate) fn detect() -> Self {
         Self { kernel: Kernel::detect(), around_from: AROUND_FROM }
     }
@@ -154,7 +148,6 @@ impl Tuning {
         }
     }
 
-    /// Returns the function for such traffic of `total` bytes.
     pub(crate) fn mover(self, traffic: Traffic, total: u64, sum: bool) -> Mover {
         let kernel = match self.kernel {
             Kernel::Sse2 if sum => Kernel::Portable,
@@ -171,7 +164,6 @@ impl Tuning {
     }
 }
 
-/// A chosen kernel function.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mover {
     pub(crate) function: Move,

@@ -78,7 +78,6 @@ impl MemoryStream {
         Ok(Self { program, memory, tuning: Tuning::detect() })
     }
 
-    /// Takes another kernel than the best, if this machine has it; for tests.
     #[cfg(test)]
     #[must_use]
     pub(super) fn with_kernel(mut self, kernel: Kernel) -> Self {
@@ -110,7 +109,6 @@ impl MemoryStream {
         Ok(Cursor { stream, walk })
     }
 
-    /// Returns the position `len` bytes after `offset`, if the stream has that many bytes.
     fn end_of(&self, offset: u64, len: u64) -> Result<u64, StreamError> {
         let bytes = self.bytes();
         let end = offset.checked_add(len).filter(|end| *end <= bytes);
@@ -196,8 +194,6 @@ impl Cursor {
         unsafe { self.pass::<true>(bytes.cast_mut(), len, sum) }
     }
 
-    /// Moves the next `len` bytes between the memory and a buffer.
-    ///
     /// # Safety
     /// As for [`gather_raw`](Self::gather_raw) or [`scatter_raw`](Self::scatter_raw). The one of buffer and memory that
     /// is written may be written.

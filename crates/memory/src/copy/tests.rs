@@ -18,7 +18,6 @@ pub(crate) fn program(loops: &[(u64, u64, u64)], run: u64, places: &[(u64, u64)]
     Program { nests: vec![Nest { loops, run }], placed: placed.collect() }
 }
 
-/// Computes CRC-32C one byte at a time.
 fn sum(bytes: &[u8]) -> Crc32c {
     let table: Vec<u32> = (0..256)
         .map(|byte| {

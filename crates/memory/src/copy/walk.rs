@@ -17,7 +17,6 @@ use transload_plan::program::{Loop, Nest, Program, split_address};
 pub(crate) struct Walk {
     /// The index of the current place; the number of places at the end.
     place: usize,
-    /// The steps done in each loop of its nest.
     steps: SmallVec<[u64; 4]>,
     /// The addresses of the current chunk.
     src: u64,
@@ -58,7 +57,6 @@ impl Walk {
         program.nests.get(placed.nest as usize)
     }
 
-    /// Moves to the first chunk of the current place, if there is one.
     fn enter<'p>(&mut self, program: &'p Program) -> Option<&'p Nest> {
         let placed = program.placed.get(self.place)?;
         let nest = program.nests.get(placed.nest as usize)?;
@@ -205,7 +203,6 @@ impl End for Memory {
 
 /// A buffer that contains the bytes of a stream from a position on.
 pub(crate) struct Dense {
-    /// The buffer's first byte.
     pub(crate) start: *mut u8,
     /// The number of the stream's bytes before it.
     pub(crate) position: u64,
@@ -220,13 +217,11 @@ impl End for Dense {
     }
 }
 
-/// The number of rows that are listed at a time.
 const LISTED: usize = 48;
 
-/// The number of those that a kernel does not move, but may prefetch.
+/// The number of listed rows that a kernel does not move, but may prefetch.
 const AHEAD: usize = 16;
 
-/// A list of rows on the stack.
 struct List {
     rows: [MaybeUninit<Row>; LISTED + AHEAD],
     len: usize,
@@ -242,7 +237,6 @@ impl List {
         unsafe { std::slice::from_raw_parts(self.rows.as_ptr().cast(), self.len) }
     }
 
-    /// Adds a row of chunks of `run` bytes that start at the given pointers.
     #[inline(always)]
     fn push<const BACK: bool>(&mut self, (src, dst): (*mut u8, *mut u8), row: Loop, run: u64) {
         let (src, dst) = ((src, row.src as usize), (dst, row.dst as usize));

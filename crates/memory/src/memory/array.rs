@@ -147,8 +147,7 @@ impl Memory {
         Ok(unsafe { ArrayViewMut5::from_shape_ptr(shape, start) })
     }
 
-    /// Checks that a view is an array of `T` inside one allocation. Returns its shape and strides, and its first
-    /// element.
+    /// Checks that a view is an array of `T` inside one allocation.
     fn place<T: Pod>(&self, view: &View) -> Result<(StrideShape<Ix5>, *mut T), ArrayError> {
         let elements = Elements::of::<T>(view)?;
         let shape = elements.strided()?;
@@ -175,7 +174,6 @@ impl Memory {
 
 /// A view in elements, independent of a memory.
 struct Elements {
-    /// The address of the first byte.
     address: u64,
     /// Bytes of an element.
     size: u64,
@@ -280,7 +278,6 @@ impl Elements {
     }
 }
 
-/// Returns the product of extents, if an array may be that large.
 fn product(mut extents: impl Iterator<Item = u64>, size: u64) -> Result<u64, ArrayError> {
     let product = extents.try_fold(size, u64::checked_mul);
     let fits = product.filter(|&product| isize::try_from(product).is_ok());

@@ -144,7 +144,6 @@ impl Extents {
     }
 }
 
-/// The place that is being checked.
 struct At {
     side: Side,
     place: usize,
@@ -153,9 +152,7 @@ struct At {
     near: u64,
 }
 
-/// The reach of one side of a nest.
 struct Extent {
-    /// Bytes that the nest moves.
     bytes: u64,
     /// Bytes from its first byte to the end of its last one, inside one allocation.
     near: u64,

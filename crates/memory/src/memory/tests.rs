@@ -159,7 +159,6 @@ fn what_may_only_be_read_is_no_destination() {
     assert_eq!(memory.check(&program, Side::Destination), Err(CheckError::ReadOnly));
 }
 
-/// Checks one by one that every byte of a program's source exists.
 fn holds(lens: &[usize], program: &Program) -> bool {
     program.placed.iter().all(|placed| {
         let nest = &program.nests[placed.nest as usize];

@@ -22,7 +22,6 @@ const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 
-/// The time after which a readiness check counts as failed.
 const READY_TIME: Duration = Duration::from_secs(2);
 
 pub(super) struct Routes<S> {

@@ -21,7 +21,6 @@ const LIMIT: usize = 2 << 20;
 const AT_A_TIME: usize = 8;
 const SERVERS: usize = 64;
 
-/// Reads the servers' metrics when a client asks for the status, at most every 5 s.
 #[derive(Debug, Default)]
 pub(super) struct Scraper(Arc<Mutex<State>>);
 

@@ -11,7 +11,6 @@ use super::{Found, MOST_SERVERS};
 use crate::Role;
 use crate::target::{Host, ServerUrl, Target};
 
-/// The pause between two look-ups of a name.
 const INTERVAL: Duration = Duration::from_secs(3);
 
 /// Looks names up repeatedly. Each name has a loop of its own, so that one that hangs does not delay the others.

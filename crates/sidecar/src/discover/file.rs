@@ -12,7 +12,6 @@ use super::Found;
 use crate::Role;
 use crate::target::{ServerUrl, ServerUrlError};
 
-/// The time between two looks at the file.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The most bytes of the file: ten times what the most servers need.
@@ -38,7 +37,6 @@ struct Text {
     decode: Vec<String>,
 }
 
-/// A reason why a file yields no servers.
 #[derive(Debug, Error)]
 pub(super) enum FileError {
     #[error("it cannot be read: {0}")]
@@ -53,14 +51,12 @@ pub(super) enum FileError {
 }
 
 impl Watched {
-    /// Reads the file for the first time.
     pub(super) fn read_first(path: PathBuf, found: Found) -> Self {
         let mut watched = Self { path, found, seen: None };
         watched.look();
         watched
     }
 
-    /// Looks at the file every second.
     pub(super) async fn follow(mut self) {
         loop {
             tokio::time::sleep(INTERVAL).await;

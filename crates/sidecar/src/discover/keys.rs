@@ -18,13 +18,11 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// The most keys, for both roles together.
 const MOST_KEYS: usize = 2 * MOST_SERVERS;
 
-/// The most bytes of a key and of its value.
 const LONGEST_KEY: usize = 1 << 10;
 const LONGEST_VALUE: usize = 4 << 10;
 
 const DOING: &str = "look for servers";
 
-/// Updates the table from an etcd until the future is dropped.
 pub(super) async fn follow(mut client: Client, mut found: Found) {
     let mut keys = Keys::new(client.cluster().clone());
     let mut revision = 0;
@@ -71,7 +69,6 @@ async fn read_and_watch(
     Ok(())
 }
 
-/// The keys of an etcd and the servers that they announce.
 #[derive(Debug)]
 pub(super) struct Keys {
     cluster: Cluster,
@@ -93,7 +90,6 @@ struct Value {
     url: String,
 }
 
-/// A reason why a key does not announce a server.
 #[derive(Debug, Error)]
 enum KeyError {
     #[error("its name is not PREFIX/prefill/NAME or PREFIX/decode/NAME")]
@@ -169,7 +165,6 @@ impl Keys {
         self.full = full;
     }
 
-    /// Returns the servers of a role in the order of their keys.
     pub(super) fn servers(&self, role: Role) -> Vec<ServerUrl> {
         let servers = self.known.values().filter_map(|known| known.server.as_ref());
         let mine = servers.filter(|(of, _)| *of == role);

@@ -17,7 +17,6 @@ fn servers() -> Arc<Servers> {
     Arc::new(Servers::new(false))
 }
 
-/// The servers that a table knows, as `ROLE URL`, in the order of their text.
 fn known(servers: &Servers) -> Vec<String> {
     let known = servers.snapshot();
     let mut known: Vec<_> = known.iter().map(|server| format!("{} {}", server.role.name(), server.url)).collect();
@@ -25,7 +24,6 @@ fn known(servers: &Servers) -> Vec<String> {
     known
 }
 
-/// Counts the warnings that a function logs.
 fn warnings(doing: impl FnOnce()) -> usize {
     let warnings = Warnings::default();
     tracing::subscriber::with_default(warnings.clone(), doing);
@@ -182,7 +180,6 @@ async fn a_file_is_followed() {
     following.abort();
 }
 
-/// A resolver with settable answers.
 type Names = Arc<Mutex<HashMap<String, Option<Vec<&'static str>>>>>;
 
 fn following(names: &Names, source: &str, servers: &Arc<Servers>) -> tokio::task::JoinHandle<()> {

@@ -5,14 +5,12 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, de};
 
-/// The header of every answer.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Header {
     #[serde(default, deserialize_with = "number")]
     pub(crate) revision: i64,
 }
 
-/// A key and its value, both of any content.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Pair {
     #[serde(deserialize_with = "bytes")]
@@ -24,24 +22,20 @@ pub(crate) struct Pair {
     pub(crate) mod_revision: i64,
 }
 
-/// The keys of a range at one revision.
 #[derive(Debug, Deserialize)]
 pub(crate) struct RangeAnswer {
     #[serde(default)]
     pub(crate) header: Header,
     #[serde(default)]
     pub(crate) kvs: Vec<Pair>,
-    /// The range has further keys.
     #[serde(default)]
     pub(crate) more: bool,
 }
 
-/// One message of a watch.
 #[derive(Debug, Deserialize)]
 pub(crate) struct WatchAnswer {
     #[serde(default)]
     pub(crate) header: Header,
-    /// etcd has ended the watch.
     #[serde(default)]
     pub(crate) canceled: bool,
     #[serde(default)]
@@ -53,7 +47,6 @@ pub(crate) struct WatchAnswer {
     pub(crate) events: Vec<ChangeEvent>,
 }
 
-/// A key that was put or deleted.
 #[derive(Debug, Deserialize)]
 pub(crate) struct ChangeEvent {
     #[serde(default)]
@@ -82,7 +75,6 @@ pub(crate) struct LeaseAnswer {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Done {}
 
-/// One message of a streamed answer.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Message<T> {
@@ -90,7 +82,6 @@ pub(crate) enum Message<T> {
     Error(Refusal),
 }
 
-/// The reason why etcd refused a call.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Refusal {
     #[serde(default)]

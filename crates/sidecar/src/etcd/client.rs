@@ -31,17 +31,14 @@ const MOST_BYTES: usize = 16 << 20;
 /// The gRPC code for something that does not exist, for example a lease that has ended.
 const NOT_FOUND: u32 = 5;
 
-/// A client of one etcd cluster.
 pub(crate) struct Client {
     cluster: Cluster,
     upstream: Upstream,
-    /// The index of the current endpoint.
     at: usize,
     /// The number of failures since the last success.
     failures: u32,
 }
 
-/// A reason why a call to etcd failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum EtcdError {
@@ -72,7 +69,6 @@ impl Client {
         &self.cluster
     }
 
-    /// Returns the current endpoint.
     pub(crate) fn endpoint(&self) -> &ServerUrl {
         &self.cluster.endpoints[self.at]
     }
@@ -94,21 +90,18 @@ impl Client {
         longest.mul_f64(rand::random_range(0.5..=1.0))
     }
 
-    /// Records a success, and logs it after a failure.
     pub(crate) fn succeeded(&mut self, doing: &str) {
         if std::mem::take(&mut self.failures) > 0 {
             tracing::info!(etcd = %self.endpoint(), "can {doing} again");
         }
     }
 
-    /// Reads at most `most` keys of the prefix, with the revision at which they were read.
     pub(crate) async fn range(&self, most: usize) -> Result<RangeAnswer, EtcdError> {
         let mut asked = self.all_keys();
         asked["limit"] = json!(most.to_string());
         self.call("/v3/kv/range", &asked).await
     }
 
-    /// Watches all keys of the prefix, beginning with this revision.
     pub(crate) async fn watch(&self, from: i64) -> Result<Watch, EtcdError> {
         let mut asked = self.all_keys();
         asked["start_revision"] = json!(from.to_string());
@@ -123,7 +116,6 @@ impl Client {
         Ok(lease.id)
     }
 
-    /// Puts a key that is deleted when its lease ends.
     pub(crate) async fn put(&self, key: &str, value: &[u8], lease: i64) -> Result<(), EtcdError> {
         let asked = json!({
             "key": encoded(key.as_bytes()),
@@ -168,7 +160,6 @@ impl Client {
         .await
     }
 
-    /// Sends a request and waits for the head of a successful answer.
     async fn ask(&self, path: &str, asked: &Value) -> Result<Response<Answer>, EtcdError> {
         let endpoint = self.endpoint();
         let mut request = Request::new(Outgoing::whole(asked.to_string().into()));
@@ -278,7 +269,6 @@ fn refused(status: StatusCode, refusal: Refusal) -> EtcdError {
     EtcdError::Refused { status, message: shortened(&refusal.message), code: refusal.code }
 }
 
-/// Shortens a message of etcd for the log.
 fn shortened(message: &str) -> String {
     message.chars().take(200).collect()
 }

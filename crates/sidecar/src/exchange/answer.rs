@@ -6,7 +6,6 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::strict::Refusal;
 
-/// The status and message of an error answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Trouble {
     pub(crate) status: StatusCode,
@@ -22,33 +21,28 @@ impl Trouble {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// Creates an answer with a status and no body.
     pub(crate) const fn silent(status: StatusCode) -> Self {
         Self { status, message: String::new() }
     }
 
-    /// The decode server could not be reached.
     pub(crate) fn not_ready() -> Self {
         let message = "The decode node is not ready. Please check that the vLLM service is running and the port \
                        configuration is correct.";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
-    /// No server could be asked because file descriptors have run out.
     pub(crate) fn no_files() -> Self {
         let message =
             "No file is left to connect to a server with. Try again, or allow this process more of them (ulimit -n).";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
-    /// A server has no certificate that is trusted.
     pub(crate) fn untrusted(role: &str) -> Self {
         let message =
             format!("The {role} server's certificate is not trusted, or it does not speak TLS. The log has details.");
         Self::new(StatusCode::BAD_GATEWAY, message)
     }
 
-    /// A server broke before it answered.
     pub(crate) fn broken(role: &str) -> Self {
         Self::new(
             StatusCode::BAD_GATEWAY,

@@ -23,23 +23,18 @@ pub(super) struct Chunks {
     budget: Option<u64>,
 }
 
-/// The progress of a chunked decode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Tally {
     /// The most tokens of one leg.
     pub(crate) size: u64,
-    /// The number of answered legs.
     pub(crate) legs: u64,
-    /// The number of tokens generated.
     pub(crate) tokens: u64,
 }
 
-/// A running chunked decode.
 pub(super) struct Chunked {
     chunks: Chunks,
     pub(super) cached: Option<CachedTokens>,
     streams: bool,
-    /// The head of the current leg's answer.
     head: Option<(StatusCode, HeaderMap)>,
     held: Option<Held>,
     legs: u64,
@@ -55,7 +50,6 @@ pub(super) struct Chunked {
     begun: bool,
 }
 
-/// The answer of one leg.
 struct Generated {
     answer: Object,
     choices: Vec<Object>,
@@ -241,7 +235,6 @@ impl Chunked {
         Tally { size: self.chunks.tokens, legs: self.legs, tokens: self.generated }
     }
 
-    /// Returns the body of the next leg.
     fn leg(&self) -> Bytes {
         let left = self.chunks.budget.map_or(self.chunks.tokens, |budget| budget - self.generated);
         let tokens = left.min(self.chunks.tokens);

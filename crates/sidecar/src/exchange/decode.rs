@@ -19,7 +19,6 @@ const MOST_RESTARTS: u32 = 1;
 /// The number of other decode servers that are tried.
 const MOST_MOVES: u32 = 4;
 
-/// A running decode leg.
 pub(super) struct Decoding {
     /// The request's body, kept to send it to another server.
     body: Bytes,
@@ -35,7 +34,6 @@ enum Answer {
     Awaited,
     /// The head is held back until the first byte of the body, while another server could still answer.
     Head(Box<(StatusCode, HeaderMap)>),
-    /// The client has received the head.
     Passing(Option<Box<Rewriter>>),
 }
 
@@ -59,12 +57,10 @@ impl Decoding {
 }
 
 impl Exchange {
-    /// Sends the client's own body to the decode server.
     pub(super) fn decode_original(&mut self) {
         self.decode(self.request.body.text().clone(), None);
     }
 
-    /// Sends a body to the decode server, in several legs if chunked decode applies.
     pub(super) fn decode(&mut self, body: Bytes, cached: Option<CachedTokens>) {
         if let Some(chunks) = self.divided(&body) {
             return self.decode_in_chunks(chunks, cached);
@@ -137,7 +133,6 @@ impl Exchange {
         }
     }
 
-    /// Starts the client's answer if its head was held back.
     fn begin(&mut self, leg: &mut Decoding) {
         if let Answer::Head(head) = &mut leg.answer {
             let (status, mut headers) = (head.0, std::mem::take(&mut head.1));
@@ -190,7 +185,6 @@ impl Exchange {
         true
     }
 
-    /// Lets a decode server compute everything after it failed with a prefill server's blocks.
     fn decode_without(&mut self, leg: &Decoding) {
         if leg.alongside.is_some() {
             self.act(Action::Stop(Role::Prefill));
@@ -266,7 +260,6 @@ impl Exchange {
         may
     }
 
-    /// Answers the client with an error, since no decode server answers.
     pub(super) fn decode_lost(&mut self, failure: Failure) {
         self.refuse(if failure == Failure::NoRoom {
             Trouble::no_files()
@@ -293,7 +286,6 @@ impl Exchange {
         self.state = State::Decoding(Box::new(Decoding::awaited(body, None)));
     }
 
-    /// Processes an event of the prefill leg that runs at the same time.
     fn alongside(&mut self, mut leg: Box<Decoding>, event: Event, now: Instant) {
         let timed_out = matches!(event, Event::Tick) && leg.alongside.is_some_and(|until| now >= until);
         let prefill_error = match event {

@@ -46,7 +46,6 @@ impl Held {
         Ok(())
     }
 
-    /// Returns the complete answer. An error says what is wrong with it.
     pub(super) fn whole(mut self) -> Result<Bytes, &'static str> {
         if let Some(mut decoder) = self.decoder.take() {
             let last = decoder.finish().map_err(|_| UNDECODABLE)?;

@@ -25,7 +25,6 @@ pub(super) struct Prefilling {
 
 enum Answer {
     Awaited,
-    /// The leg is sent again at this time.
     Again(Instant),
     Coming(Held),
 }
@@ -126,8 +125,6 @@ impl Exchange {
         self.state = State::Prefilling(leg);
     }
 
-    /// Processes a prefill server's complete answer and sends the decode leg. An error says what is wrong with the
-    /// answer.
     fn prefilled(&mut self, answer: Bytes) -> Result<(), &'static str> {
         if self.rules.connector == KvConnector::SharedStorage {
             let body = self.request.decode_from_storage();

@@ -7,7 +7,6 @@ use std::net::IpAddr;
 use crate::socket::Peer;
 use crate::target::{AllowList, Host, Target};
 
-/// The rule for addresses in a prefill server's parameters.
 #[derive(Debug, Clone)]
 pub(crate) enum RemoteHosts {
     Any,
@@ -15,14 +14,11 @@ pub(crate) enum RemoteHosts {
     Asked(Option<AllowList>),
 }
 
-/// The prefill server that was asked.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
-    /// The host under which the request was sent.
     pub(crate) named: Host,
     /// The address to which the connection was made.
     pub(crate) peer: Option<Peer>,
-    /// Returns whether an address belongs to this host.
     pub(crate) is_local: fn(IpAddr) -> bool,
 }
 
@@ -80,7 +76,6 @@ impl RemoteHosts {
     }
 }
 
-/// Returns the length of the token at the start of a JSON text.
 fn token_length(text: &str) -> usize {
     let bytes = text.as_bytes();
     match bytes[0] {

@@ -26,7 +26,6 @@ const ASK_FOR_BLOCKS: &str = concat!(
     r#""remote_block_ids":null,"remote_host":null,"remote_port":null}"#
 );
 
-/// An API whose requests are disaggregated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Route {
     ChatCompletions,
@@ -87,13 +86,11 @@ impl Route {
     }
 }
 
-/// A request to a disaggregated route.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) route: Route,
     /// The client's body, without the parameters that clients may not set.
     pub(crate) body: Object,
-    /// The request uses a prefill server.
     pub(crate) disaggregated: bool,
     /// Used by SGLang only: the meeting point of the two servers.
     pub(crate) bootstrap: Option<Bootstrap>,
@@ -110,7 +107,6 @@ pub(crate) struct Bootstrap {
 }
 
 impl Request {
-    /// Returns whether the client wants its answer as events.
     pub(super) fn streams(&self) -> bool {
         self.body.get("stream") == Some("true")
     }
@@ -125,17 +121,14 @@ impl Request {
         edit.set("kv_transfer_params", ASK_FOR_BLOCKS).finish()
     }
 
-    /// Returns the body of a prefill leg that writes its KV cache to shared storage.
     pub(super) fn prefill_for_storage(&self) -> Bytes {
         self.limited().set(THRESHOLD, "0").finish()
     }
 
-    /// Returns the body of a decode leg that reads its KV cache from shared storage.
     pub(super) fn decode_from_storage(&self) -> Bytes {
         self.body.edit().set(THRESHOLD, "0").finish()
     }
 
-    /// Returns the body of a decode leg that fetches what these parameters name.
     pub(super) fn decode_with_params(&self, params: &str) -> Bytes {
         self.body.edit().set("kv_transfer_params", params).finish()
     }

@@ -30,7 +30,6 @@ fn request(body: &Value, disaggregated: bool) -> Request {
     Request { route: Route::ChatCompletions, body, disaggregated, bootstrap }
 }
 
-/// The behaviour of a server for one leg.
 #[derive(Debug, Clone)]
 enum Script {
     Fails(Failure),
@@ -45,14 +44,12 @@ enum End {
     Stalls,
 }
 
-/// A running leg.
 struct Running {
     role: Role,
     body: Value,
     coming: VecDeque<Event>,
 }
 
-/// The client's answer, and the requests that servers got.
 #[derive(Debug, Default)]
 struct Seen {
     status: Option<u16>,
@@ -64,8 +61,8 @@ struct Seen {
     released: Vec<Value>,
 }
 
-/// Runs an exchange to its end. Scripts are used in the order in which legs of a role are sent; when they are used up there is no
-/// further server. `order` decides which leg's next event comes first.
+/// Runs an exchange to its end. Scripts are used in the order in which legs of a role are sent; when they are used up
+/// there is no further server. `order` decides which leg's next event comes first.
 fn run(rules: Rules, request: Request, prefill: &[Script], decode: &[Script], order: &[bool]) -> (Seen, Path) {
     let mut now = Instant::now();
     let mut exchange = Exchange::new(Arc::new(rules), request, now);

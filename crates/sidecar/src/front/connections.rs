@@ -18,7 +18,6 @@ const MOST: u64 = 65_536;
 /// The file descriptors reserved for listeners, certificates, DNS look-ups and the admin address.
 const KEPT_BACK: u64 = 64;
 
-/// All client connections.
 pub(super) struct Connections {
     most: usize,
     /// A counter of events that serves as a clock.
@@ -78,7 +77,6 @@ impl Connections {
         Some(Arc::new(Seat { all: self.clone(), network, id, state }))
     }
 
-    /// Closes an idle connection, if there is one.
     pub(super) fn make_room(&self) -> bool {
         self.seats().make_room()
     }
@@ -126,7 +124,6 @@ impl Seats {
 }
 
 impl Seat {
-    /// Marks the start of a request.
     pub(super) fn busy(self: &Arc<Self>) -> Busy {
         self.state.requests.fetch_add(1, Ordering::Relaxed);
         Busy(self.clone())

@@ -29,7 +29,6 @@ use crate::upstream::{Answer, Outgoing, SendError};
 pub(super) struct Driver {
     front: Arc<Front>,
     exchange: Exchange,
-    /// The method, path and headers of all legs of the request.
     method: Method,
     path: PathAndQuery,
     headers: HeaderMap,
@@ -46,7 +45,6 @@ pub(super) struct Driver {
     ended: Option<(Role, Leg)>,
     /// A pair of servers that may not fit each other.
     suspect: Option<Pair>,
-    /// The servers that were asked.
     asked: Vec<(Role, ServerUrl)>,
     timer: Option<Pin<Box<Sleep>>>,
     /// The number of bytes of the client's answer that are still to come, if its head announces a length.
@@ -55,13 +53,10 @@ pub(super) struct Driver {
     over: bool,
 }
 
-/// A request to one server.
 struct Leg {
     claim: Claim,
     state: LegState,
-    /// The reason phrase of its answer, if it is the server's own.
     reason: Option<ReasonPhrase>,
-    /// The address that answered.
     peer: Option<Peer>,
     /// The server has failed although it answers.
     blamed: bool,
@@ -72,7 +67,6 @@ enum LegState {
     Answering(Answer, Option<HeaderMap>),
 }
 
-/// The next part of the client's answer.
 pub(super) enum Piece {
     Head(StatusCode, HeaderMap, Option<ReasonPhrase>),
     Data(Bytes),
@@ -114,7 +108,6 @@ impl Driver {
         }
     }
 
-    /// Runs the exchange until there is something for the client.
     pub(super) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Piece> {
         let piece = std::task::ready!(self.poll_next(cx));
         if self.left == Some(0) && !self.over {
@@ -368,7 +361,6 @@ impl Driver {
         timer.as_mut().poll(cx).is_ready().then_some(Event::Tick)
     }
 
-    /// Records an event.
     fn note(&mut self, event: &Event, now: Instant) {
         self.trace.on(event, now);
         let Some(record) = &self.record else { return };

@@ -16,7 +16,6 @@ const MOST_FIELD: usize = 64 << 10;
 /// The reason why a form is refused; it completes "The form …".
 pub(super) type Fault = Cow<'static, str>;
 
-/// A multipart form that is checked piece by piece.
 #[derive(Debug)]
 pub(super) struct Multipart {
     /// The text that begins each part: two hyphens and the boundary.
@@ -30,9 +29,7 @@ pub(super) struct Multipart {
 enum State {
     /// Only line ends have arrived.
     Begin,
-    /// A delimiter has arrived.
     Delimited,
-    /// Within the headers of a part.
     Head,
     /// Within the content of a part, including the line end before it.
     Content {
@@ -45,7 +42,6 @@ enum State {
 }
 
 impl Multipart {
-    /// Creates a checker for a body with this `Content-Type`.
     pub(super) fn new(content_type: &[u8]) -> Result<Self, Fault> {
         const CHARSETS: [&str; 5] = ["utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1"];
         let readable = |charset: &[u8]| CHARSETS.iter().any(|known| charset.eq_ignore_ascii_case(known.as_bytes()));
@@ -60,14 +56,12 @@ impl Multipart {
         }
     }
 
-    /// Checks the next bytes.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         self.held.extend_from_slice(bytes);
         while self.step()? {}
         Ok(())
     }
 
-    /// Checks that the form is complete.
     pub(super) fn finish(&self) -> Result<(), Fault> {
         match self.state {
             State::Over => Ok(()),
@@ -208,7 +202,6 @@ fn check(name: &str, content: &[u8]) -> Result<(), Fault> {
     }
 }
 
-/// Returns the name of a part's field.
 fn field(head: &[u8]) -> Result<&[u8], Fault> {
     let mut names = Vec::new();
     for line in head.split(|byte| *byte == b'\n') {

@@ -70,7 +70,6 @@ fn tokens(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     tokens.map(<[u8]>::trim_ascii).filter(|token| !token.is_empty())
 }
 
-/// Turns a client's headers into those of a request to a server.
 pub(super) fn to_server(headers: &mut HeaderMap) {
     let trailers = headers.get_all(TE).iter().flat_map(tokens).any(|coding| coding.eq_ignore_ascii_case(b"trailers"));
     end_hop(headers);
@@ -92,7 +91,6 @@ pub(super) fn to_legs(headers: &mut HeaderMap, id: &HeaderValue, reads_answers: 
     }
 }
 
-/// Returns whether the body has a `Content-Encoding`.
 pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
     let encodings = headers.get_all(http::header::CONTENT_ENCODING);
     encodings.iter().any(|value| {
@@ -100,7 +98,6 @@ pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The way in which a body of a media type is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BodyKind<'a> {
     /// Read as JSON; also for a body without a type, since servers may guess.
@@ -143,7 +140,6 @@ pub(super) fn may_be_form(headers: &HeaderMap) -> bool {
     kinds().count() > 1 && kinds().any(form)
 }
 
-/// Returns whether requests of this method may contain parameters in a JSON body.
 pub(super) fn may_carry_params(method: &Method) -> bool {
     *method == Method::POST
 }

@@ -18,7 +18,6 @@ use crate::json::{Edit, NotAnObject, Object};
 use crate::settings::Limits;
 use crate::upstream::Outgoing;
 
-/// Buffers a body that begins with `begin`.
 pub(super) async fn whole(
     begin: Bytes,
     mut body: Incoming,
@@ -242,17 +241,15 @@ fn contained(object: &Object, key: &str) -> Result<Option<Object>, Trouble> {
     }
 }
 
-/// Returns whether a form's field is a parameter that clients may not set.
 pub(super) fn is_param(name: &str) -> bool {
     CLIENT_PARAMS.contains(&name)
 }
 
-/// Returns whether a form's field may contain such parameters.
 pub(super) fn is_container(name: &str) -> bool {
     INSIDE.iter().any(|(key, _)| *key == name)
 }
 
-/// Returns whether a field contains such parameters, or might for a more lenient parser.
+/// Returns whether a field contains parameters of [`CLIENT_PARAMS`], or might for a more lenient parser.
 pub(super) fn steers(name: &str, value: &[u8]) -> bool {
     match Object::parse(Bytes::copy_from_slice(value)) {
         Ok(object) => {
@@ -268,7 +265,6 @@ pub(super) fn may_hide(text: &[u8], wrong: NotAnObject) -> bool {
     wrong != NotAnObject::OtherValue && memchr::memchr(b'{', text).is_some()
 }
 
-/// Returns the error for a body that cannot be parsed.
 pub(super) fn not_json(wrong: NotAnObject) -> Trouble {
     Trouble::bad_request(format!("The body cannot be read: {wrong}. Send a JSON object (RFC 8259) in UTF-8."))
 }

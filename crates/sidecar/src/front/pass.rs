@@ -23,7 +23,6 @@ use crate::servers::Claim;
 use crate::strict::Upgrade;
 use crate::upstream::{Answer, BodyError, Outgoing, SendError};
 
-/// The number of other decode servers that are tried.
 const MOST_MOVES: usize = 4;
 
 impl Front {
@@ -178,7 +177,6 @@ impl Front {
     }
 }
 
-/// An answer that is forwarded to the client, with the claim on its server.
 pub(super) struct Passing {
     front: Arc<Front>,
     answer: Answer,

@@ -20,7 +20,6 @@ use crate::strict::UnderWay;
 /// The body of an answer, which also holds the client's slot.
 pub(crate) struct Reply {
     body: Kind,
-    /// The answer has broken off.
     broken: bool,
     _place: Option<Place>,
     under_way: Option<UnderWay>,
@@ -65,12 +64,10 @@ impl Reply {
     }
 }
 
-/// Creates an answer of our own without a body.
 pub(super) fn empty(status: StatusCode) -> Response<Reply> {
     with(status, HeaderMap::new(), Bytes::new())
 }
 
-/// Creates an answer of our own.
 pub(super) fn with(status: StatusCode, headers: HeaderMap, body: Bytes) -> Response<Reply> {
     let mut response = Response::new(Reply::here(body));
     *response.status_mut() = status;
@@ -78,7 +75,6 @@ pub(super) fn with(status: StatusCode, headers: HeaderMap, body: Bytes) -> Respo
     response
 }
 
-/// Creates an error answer of our own.
 pub(super) fn refusal(trouble: Trouble) -> Response<Reply> {
     let (status, headers, body) = error(trouble);
     with(status, headers, body)
@@ -138,7 +134,6 @@ pub(crate) struct Clients {
     requests: Mutex<HashMap<IpAddr, u32>>,
 }
 
-/// A client's slot for one request.
 pub(crate) struct Place {
     clients: Arc<Clients>,
     client: IpAddr,
@@ -149,8 +144,6 @@ impl Clients {
         Arc::new(Self { most, requests: Mutex::default() })
     }
 
-    /// Takes a slot for a request.
-    ///
     /// # Errors
     /// Returns an error if the client has as many requests as it may.
     pub(super) fn enter(self: &Arc<Self>, client: IpAddr) -> Result<Option<Place>, Trouble> {

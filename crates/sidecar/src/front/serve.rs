@@ -19,7 +19,6 @@ use crate::running::StartError;
 use crate::socket::{self, Reset};
 use crate::strict::{self, Stream};
 
-/// The phase of a process's shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     Serving,
@@ -107,7 +106,6 @@ async fn accept(
     }
 }
 
-/// Serves a client until its connection ends.
 pub(super) async fn connection(
     front: &Arc<Front>,
     stream: TcpStream,

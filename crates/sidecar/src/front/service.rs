@@ -28,10 +28,7 @@ use crate::target::{self, ServerUrl};
 use crate::telemetry::Trace;
 
 impl Front {
-    /// Answers one request.
-    ///
-    /// # Errors
-    /// It never fails: a fault is an error answer, or a body that breaks off.
+    /// Never fails: a fault is an error answer, or a body that breaks off.
     pub(super) async fn answer(
         self: &Arc<Self>,
         request: Request<Incoming>,
@@ -116,7 +113,6 @@ impl Front {
         reply::with(StatusCode::OK, headers, body.to_string().into())
     }
 
-    /// Handles a request of a P/D route.
     async fn disaggregate(
         self: &Arc<Self>,
         route: Route,
@@ -180,7 +176,6 @@ impl Front {
         }
     }
 
-    /// Reads a request of a P/D route and decides which servers it may be sent to.
     async fn begin(
         &self,
         route: Route,
@@ -251,7 +246,6 @@ impl Front {
         Ok(Begun::Exchange(Box::new(Exchange::new(self.rules.clone(), wanted, Instant::now())), choice))
     }
 
-    /// Returns the prefill server that a request to a sidecar names.
     fn named_prefill(&self, headers: &HeaderMap, trace: &mut Trace) -> Result<Option<ServerUrl>, Trouble> {
         let Mode::Sidecar(beside) = &self.settings.mode else {
             return Ok(None);
@@ -323,7 +317,6 @@ impl Front {
     }
 }
 
-/// The result of reading a request of a P/D route.
 enum Begun {
     Exchange(Box<Exchange>, Choice),
     /// The body is not a JSON object for any parser. The decode server judges it.

@@ -27,14 +27,12 @@ struct Worker {
     places: Place,
 }
 
-/// A client that is passed to a thread.
 type Handed = (Detached, Client, Arc<Seat>, Place);
 
 /// A token whose reference count is the number of a thread's connections.
 type Place = Arc<()>;
 
 impl Workers {
-    /// Starts one thread for each core, up to [`MOST`].
     pub(super) fn start(front: &Front) -> io::Result<Self> {
         let cores = available_parallelism().map_or(1, usize::from);
         let count = cores.min(MOST);
@@ -56,7 +54,6 @@ impl Workers {
 }
 
 impl Worker {
-    /// Starts one of `of` threads.
     fn start(front: Front, of: usize) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (clients, handed) = unbounded_channel();

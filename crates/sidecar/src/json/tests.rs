@@ -83,7 +83,6 @@ fn nesting_may_be_of_any_depth() {
     assert_eq!(text(object(&deep).edit().remove("b").finish()), deep);
 }
 
-/// JSON text of a value, with white space drawn between its tokens.
 fn spaced(value: &Value, space: &mut dyn FnMut() -> &'static str) -> String {
     match value {
         Value::Object(members) => {

@@ -54,11 +54,9 @@ pub(super) struct Entry {
     bytes: u64,
 }
 
-/// The state of one leg of a request.
 #[derive(Debug, Default)]
 struct Leg {
     server: Option<ServerUrl>,
-    /// The leg has begun and has not ended.
     open: bool,
 }
 
@@ -281,7 +279,6 @@ fn between(from: Instant, until: Instant) -> Duration {
     until.saturating_duration_since(from)
 }
 
-/// Returns the row of a request in `/status`.
 pub(super) fn row(shared: &Shared, now: Instant) -> Row {
     let entry = lock(shared);
     let since = |at| millis(between(entry.accepted, at));

@@ -163,7 +163,6 @@ pub struct Quantiles {
     pub count: usize,
 }
 
-/// The parts of a status that are not counters.
 pub(super) struct Shown {
     pub(super) servers: Vec<ServerStatus>,
     pub(super) transfers: Option<Transfers>,
@@ -228,7 +227,6 @@ impl Quantiles {
     }
 }
 
-/// Converts a time to milliseconds with a resolution of 1 us.
 pub(super) fn millis(time: Duration) -> f64 {
     time.as_micros() as f64 / 1000.0
 }

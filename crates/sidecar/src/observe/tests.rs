@@ -7,7 +7,6 @@ fn server(target: &str) -> ServerUrl {
     ServerUrl { tls: false, target: Target::parse(target).expect("a target") }
 }
 
-/// A clock that a test moves.
 struct Clock(Instant);
 
 impl Clock {
@@ -22,7 +21,6 @@ fn world() -> (Observer, Clock) {
     (Observer::new("sidecar", "1.2.3", clock.0), clock)
 }
 
-/// A sample of the text format, by its name and labels.
 fn sample(observer: &Observer, name: &str) -> f64 {
     let text = observer.metrics();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

@@ -57,7 +57,6 @@ impl Transfers {
 }
 
 impl Counts {
-    /// The most distinct names.
     const NAMES: usize = 16;
 
     /// Returns the count of a name.

@@ -5,7 +5,6 @@ use super::table::Entry;
 use crate::settings::Policy;
 use crate::target::ServerUrl;
 
-/// A request's demands on a server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted<'a> {
     /// The estimated number of tokens in the prompt.

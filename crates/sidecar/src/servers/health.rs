@@ -22,7 +22,6 @@ pub(super) struct Health {
 }
 
 impl Health {
-    /// Returns whether a request may be sent to the server.
     pub(super) fn admits(&self, now: Instant) -> bool {
         !self.down && self.open.is_none_or(|until| until <= now)
     }
@@ -40,7 +39,6 @@ impl Health {
         std::mem::replace(&mut self.down, !healthy) == healthy
     }
 
-    /// Records that a request is sent to the server.
     pub(super) fn asked(&mut self, now: Instant) {
         if self.admits(now) && self.is_open() {
             self.open = Some(now + PAUSE);

@@ -12,7 +12,6 @@ use crate::Role;
 use crate::target::ServerUrl;
 use crate::upstream::{SendError, Upstream};
 
-/// The time from one probe of a server to its next.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// The time that a probe waits for its answer. In vLLM and SGLang the loop that answers `/health` also reads prompts
@@ -41,7 +40,6 @@ pub(super) async fn ask(upstream: &Upstream, role: Role, url: &ServerUrl) -> Opt
     }
 }
 
-/// Probes all servers with this function.
 async fn probe_with<F>(servers: Arc<Servers>, ask: impl Fn(Role, ServerUrl) -> F)
 where
     F: Future<Output = Option<Result<(), String>>> + Send + 'static,

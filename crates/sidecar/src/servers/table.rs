@@ -36,7 +36,6 @@ pub(super) struct Table {
     misfits: HashMap<(ServerUrl, ServerUrl), Health>,
 }
 
-/// The servers of one role.
 #[derive(Debug, Default)]
 struct Servers {
     entries: HashMap<ServerUrl, Entry>,
@@ -137,7 +136,6 @@ impl Table {
         self.misfits.retain(|(from, to), _| prefill.contains_key(from) && decode.contains_key(to));
     }
 
-    /// Returns the servers of a role that the command line or a discovery names.
     pub(super) fn known(&self, role: Role) -> impl Iterator<Item = &ServerUrl> {
         self.role(role).entries.values().filter(|entry| entry.is_named()).map(|entry| &entry.url)
     }
@@ -226,7 +224,6 @@ impl Table {
         Some(url)
     }
 
-    /// Returns whether a decode server may fetch from a prefill server.
     fn fits(&self, prefill: &ServerUrl, decode: &ServerUrl, now: Instant) -> bool {
         if self.misfits.is_empty() {
             return true;
@@ -276,20 +273,17 @@ impl Table {
         entry.health.answered()
     }
 
-    /// Records that a request ended because the server was silent. Returns whether the server has to be probed.
     pub(super) fn silent(&mut self, role: Role, url: &ServerUrl) -> bool {
         let entry = self.role_mut(role).entries.get_mut(url);
         entry.is_some_and(|entry| entry.health.silent())
     }
 
-    /// Records that a server does not answer a probe. Returns its new state if it has changed.
     pub(super) fn dead(&mut self, role: Role, url: &ServerUrl, now: Instant) -> Option<bool> {
         let entry = self.role_mut(role).entries.get_mut(url)?;
         entry.failures += 1;
         entry.health.dead(now)
     }
 
-    /// Records the outcome of a request. Returns the server's new state if it has changed.
     pub(super) fn judged(&mut self, role: Role, url: &ServerUrl, failed: bool, now: Instant) -> Option<bool> {
         let breaks = self.breaks(role);
         let entry = self.role_mut(role).entries.get_mut(url)?;

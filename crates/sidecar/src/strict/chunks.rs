@@ -3,7 +3,6 @@
 use super::head::BARE_CR;
 use super::{MAX_CHUNK_EXTRAS, MAX_CHUNK_LINE, MAX_TRAILERS, Refusal, syntax};
 
-/// The position within a chunked body.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     expected: Expected,
@@ -23,14 +22,12 @@ enum Expected {
     Trailer,
 }
 
-/// The meaning of the next bytes of a body.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// This many bytes belong to the body, which continues.
     Passed(usize),
     /// This many bytes end the body.
     Last(usize),
-    /// More bytes are needed.
     More,
 }
 
@@ -174,7 +171,6 @@ fn extensions_are_well_formed(mut rest: &[u8]) -> bool {
     rest.is_empty()
 }
 
-/// Skips a token. Returns `None` if the text does not begin with one.
 fn skip_token(text: &[u8]) -> Option<&[u8]> {
     let size = text.iter().position(|byte| !syntax::is_tchar(*byte)).unwrap_or(text.len());
     (size > 0).then(|| &text[size..])

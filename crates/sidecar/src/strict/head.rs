@@ -35,17 +35,14 @@ enum Version {
     Http11,
 }
 
-/// The facts about a complete head that decide how the bytes after it are read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Read {
-    /// The number of bytes of the head.
     pub(super) size: usize,
     pub(super) body: Body,
     /// The client asks for another protocol after this request.
     pub(super) upgrade: bool,
 }
 
-/// The framing of a request's body.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Body {
     Sized(u64),
@@ -80,7 +77,6 @@ impl Head {
         }
     }
 
-    /// Returns whether the bytes include the head's first byte.
     pub(super) fn has_begun(&self, bytes: &[u8]) -> bool {
         self.version.is_some() || bytes.len() > self.line
     }
@@ -281,7 +277,6 @@ fn names_other_protocols(value: &[u8]) -> bool {
     items.all(|item| !item.is_empty() && !begins(item, b"h2") && !begins(item, b"http"))
 }
 
-/// Returns the number of blanks at the end of a line.
 fn blanks(line: &[u8]) -> usize {
     let blank = |byte: &&u8| matches!(byte, b' ' | b'\t');
     line.iter().rev().take_while(blank).count()

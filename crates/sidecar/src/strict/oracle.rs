@@ -7,7 +7,6 @@ pub(super) mod server;
 use self::reading::End;
 use super::{Next, Refusal, Requests};
 
-/// The outcome of a connection's bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) heads: u64,
@@ -41,10 +40,7 @@ pub(super) fn follow<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Outcome 
     }
 }
 
-/// Compares the outcome of the bytes as a whole, and in these pieces, with the slow reading.
-///
-/// # Panics
-/// Panics if they differ.
+/// Panics unless the outcome of the bytes, whole and in these pieces, is that of the slow reading.
 pub(crate) fn check(pieces: &[&[u8]]) {
     let bytes = pieces.concat();
     let whole = follow([&bytes[..]]);
@@ -61,10 +57,7 @@ pub(crate) fn check(pieces: &[&[u8]]) {
     assert_eq!(follow(pieces.iter().copied()), whole);
 }
 
-/// Compares the requests that a hyper server reads from these pieces with the slow reading: no request can be smuggled.
-///
-/// # Panics
-/// Panics if they differ.
+/// Panics unless a hyper server reads the slow reading's requests from these pieces: no request can be smuggled.
 pub(crate) fn check_server(pieces: &[&[u8]]) {
     server::run(server::check(pieces));
 }

@@ -7,7 +7,6 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("{message}")]
 pub(crate) struct Refusal {
-    /// The status of the answer.
     pub(crate) status: StatusCode,
     /// The fault and its remedy, without any byte of the client's.
     pub(crate) message: &'static str,
@@ -18,7 +17,6 @@ impl Refusal {
         Self { status, message }
     }
 
-    /// A refusal with status 400.
     pub(super) const fn bad(message: &'static str) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }

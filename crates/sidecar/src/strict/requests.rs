@@ -16,20 +16,17 @@ pub(crate) struct Requests {
     upgrade: bool,
 }
 
-/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Checked {
     /// The number of bytes that may be passed on, from the first one. The others have to be shown again.
     pub(crate) passed: usize,
-    /// The state after these bytes.
     pub(crate) next: Next,
 }
 
 /// The state after the bytes that may be passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// More bytes are needed.
     More,
     /// The next request follows, and has to wait for its turn.
     Request,
@@ -81,14 +78,12 @@ impl Requests {
         Checked { passed, next }
     }
 
-    /// Continues with requests after the other protocol was declined.
     pub(crate) fn decline_upgrade(&mut self) {
         if matches!(self.state, State::Upgrade) {
             self.state = State::default();
         }
     }
 
-    /// Returns the number of heads that have passed.
     #[must_use]
     pub(crate) fn heads(&self) -> u64 {
         self.heads
@@ -104,7 +99,6 @@ impl Requests {
         }
     }
 
-    /// Returns whether held bytes are the beginning of a head.
     #[must_use]
     pub(crate) fn in_head(&self, held: &[u8]) -> bool {
         matches!(&self.state, State::Head(head) if head.has_begun(held))

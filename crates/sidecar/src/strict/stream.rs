@@ -38,7 +38,6 @@ pub(crate) struct Stream<T> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flow {
-    /// Bytes are checked.
     Checked,
     /// The next request waits until the service has answered the one before.
     Waiting,
@@ -54,7 +53,6 @@ enum Flow {
     Eof,
 }
 
-/// The progress of closing the connection.
 #[derive(Debug)]
 enum Closing {
     Open,
@@ -83,11 +81,9 @@ const LATE: Refusal = Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request's h
 #[derive(Debug, Clone)]
 pub(crate) struct Verdicts(Arc<Shared>);
 
-/// The verdict on the next request of a connection.
 #[derive(Debug)]
 #[must_use]
 pub(crate) enum Verdict {
-    /// The request passed the check.
     Passed,
     /// The request passed the check and asks for another protocol: `Connection` says so, and the only `Upgrade` names
     /// no version of HTTP.
@@ -121,7 +117,6 @@ struct State {
     /// The number of the request that asks for another protocol.
     upgrade: Option<u64>,
     accepted: Option<bool>,
-    /// The waker of the reader while it waits for a change.
     reader: Option<Waker>,
 }
 
@@ -136,7 +131,6 @@ impl Shared {
         });
     }
 
-    /// Makes a change and wakes the reader.
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.lock();
         change(&mut state);
@@ -167,7 +161,6 @@ impl Verdicts {
         UnderWay(Arc::clone(&self.0))
     }
 
-    /// Returns why reading a request's body failed, if its bytes were refused.
     #[must_use]
     pub(crate) fn body_refusal(&self) -> Option<Refusal> {
         self.0.lock().body

@@ -8,7 +8,6 @@ pub(super) fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|byte| is_tchar(*byte))
 }
 
-/// Returns whether a byte is allowed in a token.
 pub(super) const fn is_tchar(byte: u8) -> bool {
     CLASSES[byte as usize] & TCHAR != 0
 }
@@ -19,7 +18,6 @@ pub(super) fn is_value(value: &[u8]) -> bool {
     !value.iter().fold(false, |bad, byte| bad | ((*byte < b' ') & (*byte != b'\t')) | (*byte == 0x7f))
 }
 
-/// Returns a value without the blanks around it.
 pub(super) fn trim(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
         value = rest;
@@ -97,7 +95,6 @@ const TCHAR: u8 = 1;
 const PATH: u8 = 2;
 const QUERY: u8 = 4;
 
-/// The classes of each byte.
 const CLASSES: [u8; 256] = {
     let mut classes = [0; 256];
     let mut byte = 0u8;

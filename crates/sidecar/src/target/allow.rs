@@ -141,7 +141,6 @@ const fn bits_of(address: IpAddr) -> u32 {
     }
 }
 
-/// Clears all bits of an address after the first `bits`.
 fn mask(address: IpAddr, bits: u32) -> IpAddr {
     match address {
         IpAddr::V4(address) => {

@@ -6,10 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{AllowList, Host, ServerUrl, Target, allowed, may_dial, named};
 
-/// Checks an allow-list, and texts that may each be a target, a URL or the line of a header.
-///
-/// # Panics
-/// Panics if the slow reading gives another result.
+/// Panics unless the slow reading agrees on an allow-list, and on texts that may be targets, URLs or header lines.
 pub(crate) fn check(list: &str, texts: &[&str]) {
     let list = AllowList::parse([list]).ok().map(|read| {
         let items = list.split(',').map(str::trim);
@@ -92,7 +89,6 @@ fn check_url(text: &str) {
     }
 }
 
-/// Parses a target rule by rule.
 fn slowly(text: &str) -> Option<Target> {
     let (host, port) = text.rsplit_once(':')?;
     let number = port.parse::<u16>().ok()?;

@@ -23,7 +23,6 @@ use crate::Role;
 use crate::settings::UpstreamTls;
 use crate::tls::{self, TlsError};
 
-/// A reason why spans cannot be exported.
 #[derive(Debug, Error)]
 pub(super) enum ExportError {
     #[error(transparent)]

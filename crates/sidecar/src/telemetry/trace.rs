@@ -130,7 +130,6 @@ impl Trace {
         }
     }
 
-    /// Records that the client named a prefill server that is not allowed.
     pub(crate) fn denied(&mut self, target: &Target) {
         if let Some(recorded) = self.recorded() {
             let why = "the prefill target is not on the allow-list";
@@ -190,7 +189,6 @@ impl Trace {
         }
     }
 
-    /// Records an event of a leg.
     pub(crate) fn on(&mut self, event: &Event, now: Instant) {
         let Some(recorded) = self.recorded() else {
             return;
@@ -207,7 +205,6 @@ impl Trace {
         }
     }
 
-    /// Records that a leg was aborted.
     pub(crate) fn stopped(&mut self, role: Role) {
         if let Some(recorded) = self.recorded() {
             recorded.ended(role, Instant::now());
@@ -233,7 +230,6 @@ impl Trace {
         }
     }
 
-    /// Records the time of the first byte sent to the client.
     pub(crate) fn first_byte(&mut self, now: Instant) {
         if let Some(recorded) = self.recorded() {
             recorded.first_byte.get_or_insert(now);
@@ -381,7 +377,6 @@ impl Recorded {
         self.prefill.take().filter(|leg| leg.ended.is_none())
     }
 
-    /// Sets the total times as attributes of the decode's span.
     fn totals(&mut self, now: Instant) {
         let Some(decode) = &mut self.decode else {
             return;

@@ -10,7 +10,6 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{TlsError, provider};
 
-/// A file and its contents when it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct File {
     pub(super) path: PathBuf,
@@ -27,7 +26,6 @@ impl File {
         PrivateKeyDer::from_pem_slice(&self.bytes).map_err(|_| self.lacks("private key"))
     }
 
-    /// Returns the certificates as a set of trusted authorities.
     pub(super) fn authorities(&self) -> Result<Arc<RootCertStore>, TlsError> {
         let mut authorities = RootCertStore::empty();
         for certificate in self.certificates()? {

@@ -8,7 +8,6 @@ use std::time::Duration;
 use super::TlsError;
 use super::pem::File;
 
-/// The time between two looks at the files.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The most bytes that are read of one file. A bundle of all authorities of the web has a fifth of that.

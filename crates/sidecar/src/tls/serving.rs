@@ -18,20 +18,16 @@ use super::renewed::Renewed;
 use super::{ALPN, TlsError, VERSIONS, provider};
 use crate::settings::ServingTls;
 
-/// The time limit for a client's TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The reloaded TLS configuration for clients.
 pub(crate) struct Serving(Renewed<ServerConfig>);
 
-/// A reason why a client's TLS handshake failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum AcceptError {
     /// The handshake failed: the client speaks another protocol or version, or has no accepted certificate.
     #[error("the client does not agree on TLS: {0}")]
     Handshake(#[source] io::Error),
-    /// The handshake took too long.
     #[error("the client does not agree on TLS within {0:?}")]
     Timeout(Duration),
 }
@@ -39,9 +35,6 @@ pub(crate) enum AcceptError {
 impl Serving {
     /// Loads the certificates. Must be called within a tokio runtime. Without a folder, a self-signed certificate is
     /// created.
-    ///
-    /// # Errors
-    /// [`TlsError`].
     pub(crate) fn load(settings: &ServingTls) -> Result<Self, TlsError> {
         let mut paths = Vec::new();
         if let Some(folder) = &settings.folder {
@@ -52,10 +45,6 @@ impl Serving {
         Renewed::load(paths, move |files| config(signed, files)).map(Self)
     }
 
-    /// Performs the handshake with a client, using the current certificates.
-    ///
-    /// # Errors
-    /// [`AcceptError`].
     pub(crate) async fn accept<T: AsyncRead + AsyncWrite + Unpin>(&self, io: T) -> Result<TlsStream<T>, AcceptError> {
         let handshake = TlsAcceptor::from(self.0.current()).accept(io);
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
@@ -64,7 +53,6 @@ impl Serving {
         }
     }
 
-    /// Rereads the files at once instead of within a second. Changed files that cannot be used are logged and ignored.
     pub(crate) fn renew(&self) {
         self.0.renew();
     }

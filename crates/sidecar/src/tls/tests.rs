@@ -17,7 +17,6 @@ use crate::Role;
 use crate::settings::{ServingTls, UpstreamTls};
 use crate::warnings::Warnings;
 
-/// An authority, and a folder for what it signs.
 struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: TempDir,
@@ -42,7 +41,6 @@ impl Authority {
         (certificate.pem(), key.serialize_pem())
     }
 
-    /// Writes a new certificate and its key to the folder.
     fn issue(&self) {
         self.write(&self.sign(|_| ()));
     }
@@ -60,19 +58,16 @@ impl Authority {
         ServingTls { folder: Some(self.folder.path().into()), client_ca: None }
     }
 
-    /// Returns settings that trust this authority, without a client certificate.
     fn trusted(&self) -> UpstreamTls {
         UpstreamTls { ca: Some(self.path("ca.crt")), ..UpstreamTls::default() }
     }
 }
 
-/// The bytes of the first certificate in a file.
 fn first(path: &Path) -> Vec<u8> {
     let file = pem::File { path: path.into(), bytes: std::fs::read(path).unwrap() };
     file.certificates().unwrap()[0].to_vec()
 }
 
-/// The result of a handshake.
 #[derive(Debug, PartialEq, Eq)]
 struct Agreed {
     version: ProtocolVersion,
@@ -106,7 +101,6 @@ async fn talk(serving: &Serving, config: Arc<ClientConfig>) -> Result<Agreed, St
     }
 }
 
-/// Talks as a prefill server's client under these settings.
 async fn talk_to(serving: &Serving, upstream: &UpstreamTls) -> Result<Agreed, String> {
     talk(serving, Upstream::load(upstream).unwrap().config(Role::Prefill)).await
 }

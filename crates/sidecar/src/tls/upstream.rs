@@ -14,7 +14,6 @@ use super::{ALPN, TlsError, VERSIONS, provider};
 use crate::Role;
 use crate::settings::UpstreamTls;
 
-/// The reloaded TLS configurations for servers.
 pub(crate) struct Upstream(Renewed<Trust>);
 
 /// The contents of the files, and the configurations made of them on first use.
@@ -30,9 +29,6 @@ struct Trust {
 
 impl Upstream {
     /// Loads the files that the settings name. Must be called within a tokio runtime.
-    ///
-    /// # Errors
-    /// [`TlsError`].
     pub(crate) fn load(settings: &UpstreamTls) -> Result<Self, TlsError> {
         let mut paths = Vec::new();
         paths.extend(settings.ca.clone());
@@ -44,7 +40,6 @@ impl Upstream {
         Renewed::load(paths, move |files| Trust::read(own, skip, files)).map(Self)
     }
 
-    /// Returns the current configuration for servers of this role.
     #[must_use]
     pub(crate) fn config(&self, role: Role) -> Arc<ClientConfig> {
         let trust = self.0.current();
@@ -55,7 +50,6 @@ impl Upstream {
         trust.configs[index].get_or_init(|| Arc::new(trust.config(index))).clone()
     }
 
-    /// Rereads the files at once instead of within a second. Changed files that cannot be used are logged and ignored.
     pub(crate) fn renew(&self) {
         self.0.renew();
     }

@@ -29,7 +29,6 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Starts HTTP/1.1 on a stream.
     pub(super) async fn new<T: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         stream: T,
         peer: Peer,
@@ -51,7 +50,6 @@ impl Connection {
         matches!(self.sender.poll_ready(&mut cx), Poll::Ready(Ok(())))
     }
 
-    /// Sends a request and waits for the head of its answer.
     pub(super) async fn send(
         &mut self,
         request: Request<Outgoing>,

@@ -68,7 +68,6 @@ fn sweep(servers: &Arc<Mutex<Table>>) {
 }
 
 impl Place {
-    /// Takes the most recently used connection that is still open.
     pub(super) fn take(&self) -> Option<Connection> {
         loop {
             let (mut connection, since) = lock(&self.idle).pop_back()?;

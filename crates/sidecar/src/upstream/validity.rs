@@ -24,7 +24,6 @@ pub(super) fn fault<B>(response: &Response<B>, asked: Option<&HeaderValue>) -> O
     (!chunked).then_some("it has another Transfer-Encoding than chunked")
 }
 
-/// Returns whether all protocols that the server switches to were asked for.
 fn switches_as_asked(headers: &HeaderMap, asked: Option<&HeaderValue>) -> bool {
     let Some(asked) = asked else { return false };
     let mut protocols = headers.get_all(UPGRADE).iter().flat_map(items).peekable();

@@ -16,7 +16,6 @@ pub(crate) enum Decoder {
 }
 
 impl Decoder {
-    /// Returns the decoder for a `Content-Encoding`, or `None` if it is not supported.
     pub(crate) fn new(encoding: &HeaderValue) -> Option<Self> {
         let encoding = encoding.to_str().ok()?.trim().to_ascii_lowercase();
         Some(match &*encoding {

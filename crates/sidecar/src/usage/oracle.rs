@@ -12,10 +12,7 @@ use super::{CachedTokens, Rewriter, Undecodable};
 use crate::json::Object;
 use crate::json::oracle::members;
 
-/// Checks the rewriting of an answer that arrives in these pieces with this content type.
-///
-/// # Panics
-/// Panics if the result differs from that of the whole or the compressed answer, or if more changes than the number.
+/// Panics unless an answer in these pieces is rewritten like the whole and the compressed one, and only in the number.
 pub(crate) fn check(content_type: &'static str, pieces: &[&[u8]]) {
     let body = pieces.concat();
     // The same answer also serves as the prefill server's.
@@ -55,10 +52,7 @@ pub(crate) fn check(content_type: &'static str, pieces: &[&[u8]]) {
     }
 }
 
-/// Checks the rewriting of an answer whose bytes may be validly compressed.
-///
-/// # Panics
-/// Panics if the result differs from that of the whole answer.
+/// Panics unless an answer that may be validly compressed is rewritten in pieces as it is as a whole.
 pub(crate) fn check_compressed(encoding: &'static str, pieces: &[&[u8]]) {
     let cached = CachedTokens("7".into());
     let rewritten = |pieces: &[&[u8]]| rewrite(&cached, "application/json", encoding, pieces);
@@ -84,7 +78,6 @@ fn rewrite(
     Ok(out)
 }
 
-/// Compares an answer before and after rewriting, member by member.
 fn same_but_for_the_number(before: &[u8], after: &[u8], cached: &CachedTokens) {
     let object = |text: &[u8], key: &str| {
         let value = members(text)?.remove(key)?;
@@ -104,7 +97,6 @@ fn same_but_for_the_number(before: &[u8], after: &[u8], cached: &CachedTokens) {
     }
 }
 
-/// Checks an object of token counts.
 fn has_the_number(before: &str, after: &str, CachedTokens(cached): &CachedTokens) {
     let counts = members(before.as_bytes()).expect("counts are an object");
     let has = |key| counts.contains_key(key);

@@ -9,13 +9,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use transload_test_servers::ask;
 
-/// The time limit of every action in the browser.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const CHROMIUM: &str = "/usr/bin/chromium";
 const CHROMEDRIVER: &str = "/usr/bin/chromedriver";
 
-/// Starts chromedriver and returns its port.
 fn driver() -> Option<(Child, u16)> {
     let mut driver = Command::new(CHROMEDRIVER)
         .arg("--port=0")
@@ -96,12 +94,10 @@ impl Browser {
         self.post("url", json!({ "url": url })).await;
     }
 
-    /// Runs a script and returns its result.
     pub(crate) async fn script(&self, script: &str) -> Value {
         self.post("execute/sync", json!({"script": script, "args": []})).await
     }
 
-    /// Waits until a JavaScript expression is true.
     pub(crate) async fn until(&self, expression: &str) {
         let deadline = Instant::now() + PATIENCE;
         while self.script(&format!("return !!({expression})")).await != json!(true) {
@@ -110,7 +106,6 @@ impl Browser {
         }
     }
 
-    /// Runs a command of the DevTools protocol.
     pub(crate) async fn devtools(&self, command: &str, parameters: Value) -> Value {
         self.post("goog/cdp/execute", json!({"cmd": command, "params": parameters})).await
     }

@@ -15,7 +15,6 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// Returns the names of metrics in expressions.
 fn named(text: &str) -> BTreeSet<&str> {
     text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_' && letter != ':')
         .filter(|word| word.starts_with("transload_") || word.starts_with("vllm:"))

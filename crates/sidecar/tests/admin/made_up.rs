@@ -26,11 +26,9 @@ pub(crate) struct World {
     pub(crate) observer: Observer,
     pub(crate) servers: Vec<ServerStatus>,
     pub(crate) ready: AtomicBool,
-    /// The number of requests for servers' metrics.
     pub(crate) scrapes: AtomicUsize,
     /// Whether servers have our connector.
     pub(crate) connector: bool,
-    /// The requests that are in flight.
     pub(crate) going: Vec<Record>,
 }
 
@@ -54,7 +52,6 @@ impl Source for World {
     }
 }
 
-/// Returns a world without requests and servers.
 pub(crate) fn nothing() -> World {
     World {
         observer: Observer::new("sidecar", env!("CARGO_PKG_VERSION"), ago(11_532_000_000)),
@@ -180,7 +177,6 @@ pub(crate) fn ago(micros: u64) -> Instant {
     now.checked_sub(Duration::from_micros(micros)).unwrap_or(now)
 }
 
-/// Reproducible random numbers.
 struct Dice(u64);
 
 impl Dice {

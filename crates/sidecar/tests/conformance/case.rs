@@ -4,7 +4,6 @@
 use serde::{Deserialize, Deserializer};
 use transload_test_servers::End;
 
-/// A file of cases.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct File {
@@ -127,7 +126,6 @@ pub(crate) struct Leg {
     pub(crate) early: bool,
 }
 
-/// The framing of an answer's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Ends {

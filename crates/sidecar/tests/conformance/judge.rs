@@ -26,7 +26,6 @@ const DISAGGREGATED: [&str; 6] = [
     "POST /generate",
 ];
 
-/// Returns all faults of a run.
 pub(crate) async fn judge(rig: &Rig, case: &Case, played: &Played) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut seen = Vec::new();

@@ -83,7 +83,6 @@ async fn run(case: &Case) -> Vec<String> {
     Vec::new()
 }
 
-/// The way in which a run's messages are split.
 #[derive(Debug)]
 enum Parts {
     Request(Vec<usize>),

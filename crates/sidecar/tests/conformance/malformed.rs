@@ -20,10 +20,8 @@ use crate::rig::Rig;
 /// A request that reaches the decode server if it is read.
 const HIDDEN: &[u8] = b"GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// The beginning of a disaggregated request.
 const POST: &str = "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nx-prefiller-host-port: {prefill}\r\nContent-Type: application/json\r\n";
 
-/// The rows of `malformed.toml`.
 #[derive(Deserialize)]
 struct Table {
     /// The rest of a disaggregated request after [`POST`]: further headers and the body.
@@ -84,7 +82,6 @@ async fn refused(rig: &Rig, parts: &[&[u8]], status: u16) -> Result<(), String> 
     result.await.unwrap_or(Err("it waits".to_owned()))
 }
 
-/// Lists the requests and connections that servers have got.
 fn upstream(rig: &Rig) -> Vec<String> {
     let seen = rig.fakes().flat_map(|(name, fake)| {
         let seen = fake.seen().into_iter().map(|message| message.first);

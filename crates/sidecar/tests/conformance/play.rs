@@ -15,7 +15,6 @@ use transload_test_servers::{End, Fake, Message, Script, write_parts};
 use crate::case::{Case, Ends, Leg};
 use crate::rig::Rig;
 
-/// What the client got in a run.
 #[derive(Debug, Default)]
 pub(crate) struct Played {
     pub(crate) answer: Option<Message>,
@@ -25,7 +24,6 @@ pub(crate) struct Played {
     pub(crate) echo: Vec<u8>,
 }
 
-/// Returns the client's body, with addresses filled in.
 pub(crate) fn sent_body(rig: &Rig, case: &Case) -> Vec<u8> {
     match std::str::from_utf8(&case.body.0) {
         Ok(text) => rig.fill(text).into_bytes(),
@@ -33,7 +31,6 @@ pub(crate) fn sent_body(rig: &Rig, case: &Case) -> Vec<u8> {
     }
 }
 
-/// Returns the head and body of the client's request.
 pub(crate) fn request(rig: &Rig, case: &Case) -> (Vec<u8>, Vec<u8>) {
     let body = sent_body(rig, case);
     let version = if case.old { "1.0" } else { "1.1" };
@@ -69,12 +66,10 @@ pub(crate) fn request(rig: &Rig, case: &Case) -> (Vec<u8>, Vec<u8>) {
     (latin1(&head), body)
 }
 
-/// Has a server answer these legs, in order.
 pub(crate) fn legs<'a>(rig: &Rig, fake: &Fake, legs: impl IntoIterator<Item = &'a Leg>) {
     fake.play(legs.into_iter().map(|leg| script(rig, leg)));
 }
 
-/// Returns the script for a server's answer to a leg.
 pub(crate) fn script(rig: &Rig, leg: &Leg) -> Script {
     let fill = |bytes: &[u8]| match std::str::from_utf8(bytes) {
         Ok(text) if !leg.gzip => rig.fill(text).into_bytes(),
@@ -138,7 +133,6 @@ pub(crate) fn script(rig: &Rig, leg: &Leg) -> Script {
     Script { delay: Duration::from_millis(leg.delay_ms), bytes, parts, held: None, end, early: leg.early }
 }
 
-/// Encodes a head as Latin-1.
 pub(crate) fn latin1(text: &str) -> Vec<u8> {
     let byte = |char| u8::try_from(char).expect("a character of Latin-1");
     text.chars().map(byte).collect()
@@ -215,7 +209,6 @@ pub(crate) async fn answer<R: tokio::io::AsyncRead + Unpin>(
     Ok(played)
 }
 
-/// Switches the protocol, sends a text and reads its echo.
 async fn switch(rig: &Rig, case: &Case, mut stream: TcpStream, head: &[u8]) -> io::Result<Played> {
     stream.write_all(head).await?;
     let mut stream = BufReader::new(stream);

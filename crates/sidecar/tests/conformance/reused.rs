@@ -20,7 +20,6 @@ async fn connect(rig: &Rig) -> Client {
     Client::connect(rig.running.addresses()[0]).await
 }
 
-/// Sends a case's request, and tells the status of its answer.
 async fn ask(client: &mut Client, rig: &Rig, case: &Case) -> u16 {
     let (head, body) = play::request(rig, case);
     client.send([head, body].concat()).await.expect("the request is taken");

@@ -16,7 +16,6 @@ const ASK: &str = concat!(
     r#""remote_block_ids":null,"remote_host":null,"remote_port":null}"#
 );
 
-/// A running engine and its servers.
 pub(crate) struct Rig {
     pub(crate) prefill: Vec<Fake>,
     pub(crate) decode: Vec<Fake>,
@@ -24,7 +23,6 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Starts the servers and the engine that a case needs.
     pub(crate) async fn start(case: &Case) -> Self {
         let knobs = &case.settings;
         let fakes = |role: &str, count: Option<usize>| -> io::Result<Vec<Fake>> {
@@ -78,7 +76,6 @@ impl Rig {
         text
     }
 
-    /// Returns the servers of both roles, by name.
     pub(crate) fn fakes(&self) -> impl Iterator<Item = (String, &Fake)> {
         let prefill = self.prefill.iter().enumerate();
         let prefill = prefill.map(|(index, fake)| (name("prefill", index), fake));

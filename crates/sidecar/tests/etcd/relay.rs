@@ -79,12 +79,10 @@ impl Relay {
         self.shared.swallowed.store(next, Ordering::SeqCst);
     }
 
-    /// Holds back requests to watch, so that they do not reach etcd.
     pub(crate) fn hold_watches(&self) {
         self.shared.hold.send_replace(true);
     }
 
-    /// The number of watches held so far.
     pub(crate) fn held(&self) -> u64 {
         self.shared.held.load(Ordering::SeqCst)
     }

@@ -24,7 +24,6 @@ pub(crate) fn announcement(etcd: &str, role: Role, url: &str) -> Announcement {
     }
 }
 
-/// A running announcer.
 pub(crate) struct Announcer {
     end: oneshot::Sender<()>,
     task: JoinHandle<Result<(), AnnounceError>>,
@@ -53,7 +52,6 @@ impl Announcer {
     }
 }
 
-/// A table of servers that follows an etcd.
 pub(crate) struct Looking {
     servers: Arc<Servers>,
     task: AbortHandle,
@@ -71,7 +69,6 @@ impl Looking {
         Self { servers, task: tokio::spawn(following).abort_handle() }
     }
 
-    /// Returns the servers in the table, in the order of their text.
     pub(crate) fn found(&self) -> Vec<String> {
         let servers = self.servers.snapshot();
         let mut found: Vec<_> = servers.iter().map(|server| format!("{} {}", server.role.name(), server.url)).collect();

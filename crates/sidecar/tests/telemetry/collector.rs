@@ -21,7 +21,6 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-/// A span as the collector receives it.
 #[derive(Debug, Clone)]
 pub(crate) struct Span {
     pub(crate) name: String,
@@ -38,7 +37,6 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Returns an attribute as text, or `None` if the span lacks it.
     pub(crate) fn get(&self, key: &str) -> Option<String> {
         self.attributes.get(key).map(text)
     }
@@ -48,7 +46,6 @@ impl Span {
         self.get(&format!("llm_d.pd_proxy.{key}"))
     }
 
-    /// Returns the span's `traceparent`.
     pub(crate) fn context(&self) -> String {
         format!("00-{}-{}-01", self.trace, self.id)
     }
@@ -117,7 +114,6 @@ impl Collector {
         self.open.send_replace(true);
     }
 
-    /// Returns the paths and headers of the requests so far.
     pub(crate) fn asked(&self) -> Vec<(String, HeaderMap)> {
         let exports = self.exports.lock().expect("a lock");
         let heads = exports.iter().map(|(path, headers, _)| (path.clone(), headers.clone()));
@@ -193,7 +189,6 @@ where
     }
 }
 
-/// The answer to an export: an empty message.
 fn taken(grpc: bool) -> Response<StreamBody<impl futures_util::Stream<Item = Result<Frame<Bytes>, Infallible>>>> {
     let frames = if grpc {
         let mut trailers = HeaderMap::new();

@@ -31,7 +31,6 @@ async fn spans_go_over_grpc_unless_somebody_says_otherwise() {
     assert_eq!(collector.asked()[0].0, path);
 }
 
-/// Returns a self-signed certificate for the collector's address.
 fn certificate() -> (rustls::ServerConfig, String) {
     let key = KeyPair::generate().expect("a key");
     let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("parameters");

@@ -21,18 +21,15 @@ fn server(answer: Answer) -> Fake {
     })
 }
 
-/// The answer of a prefill server that has done its part.
 pub(crate) fn prefills(_: usize, _: &Value) -> (u16, Value) {
     (200, json!({"kv_transfer_params": {"remote_host": "p"}, "usage": {"prompt_tokens": 3}}))
 }
 
-/// The answer of a decode server that has generated text.
 pub(crate) fn decodes(_: usize, _: &Value) -> (u16, Value) {
     let choice = json!({"index": 0, "finish_reason": "stop", "message": {"content": SECRET}});
     (200, json!({"choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}))
 }
 
-/// A sidecar with a server of each role and a collector.
 pub(crate) struct Scene {
     pub(crate) prefill: Fake,
     pub(crate) decode: Fake,
@@ -80,7 +77,6 @@ impl Scene {
         self.ask("/v1/chat/completions", headers, &body).await
     }
 
-    /// Requests a chat completion that names the prefill server.
     pub(crate) async fn disaggregated(&self, headers: &[(&str, &str)]) -> u16 {
         let prefill = self.prefill.address.to_string();
         self.chat(&[&[("x-prefiller-host-port", prefill.as_str())], headers].concat()).await

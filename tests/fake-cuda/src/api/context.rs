@@ -115,7 +115,6 @@ pub(super) fn handle(device: usize) -> Handle {
     0xc000 + 16 * device
 }
 
-/// Returns the device of a context that exists and is not lost.
 pub(super) fn device_of(context: Handle) -> Result<usize> {
     let device = (0..settings().devices).find(|device| handle(*device) == context);
     let device = device.ok_or(CUDA_ERROR_INVALID_CONTEXT)?;

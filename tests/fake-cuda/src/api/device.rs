@@ -75,7 +75,6 @@ driver! {
     };
 }
 
-/// Returns the index of a device.
 pub(super) fn check(device: c_int) -> Result<usize> {
     let index = usize::try_from(device).ok();
     index.filter(|index| *index < settings().devices).ok_or(CUDA_ERROR_INVALID_DEVICE)

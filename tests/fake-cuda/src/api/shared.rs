@@ -224,7 +224,6 @@ fn import(descriptor: RawFd) -> Option<Shared> {
     Some(Shared { memory, size, device, exportable: true })
 }
 
-/// Returns the reservation that contains a whole range.
 fn reservation(memory: &Memory, address: u64, size: u64) -> Result<(u64, &Reservation)> {
     let before = memory.reservations.range(..=address).next_back();
     let (&start, reservation) = before.ok_or(CUDA_ERROR_INVALID_VALUE)?;

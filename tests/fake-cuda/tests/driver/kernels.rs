@@ -150,7 +150,6 @@ fn each_entry_moves_the_bytes_of_a_nest() {
     });
 }
 
-/// Runs a launch that ends with an error, and checks that all later calls return it.
 fn loses_the_context(nest: &Nest, code: CUresult) {
     nest.run();
     assert_eq!(call!(cuCtxSynchronize()), code);

@@ -7,12 +7,10 @@ use std::ptr::null_mut;
 use cudarc::driver::sys::{self, *};
 pub(crate) use transload_tests::fake_cuda::{self, Fake};
 
-/// Runs the body in a process with these variables and returns its exit status.
 pub(crate) fn status(test: &str, variables: &[(&str, &str)], body: fn()) -> ExitStatus {
     fake_cuda::status(test, &fake_cuda::library(), variables, body)
 }
 
-/// Runs the body in a process with these variables.
 pub(crate) fn run(test: &str, variables: &[(&str, &str)], body: fn()) {
     let status = status(test, variables, body);
     assert!(status.success(), "{status}");
@@ -27,7 +25,6 @@ macro_rules! good {
 }
 pub(crate) use good;
 
-/// Calls a function of the driver.
 macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {
         // SAFETY: the tests follow the driver's contract, or break it in ways that the fake has to detect.
@@ -58,7 +55,6 @@ pub(crate) fn start() -> Fake {
     fake
 }
 
-/// Makes a device's context current.
 pub(crate) fn context(device: i32) -> CUcontext {
     let context = get!(CUcontext: cuDevicePrimaryCtxRetain(_, device));
     good!(cuCtxSetCurrent(context));
@@ -74,14 +70,12 @@ pub(crate) fn allocate(size: usize) -> CUdeviceptr {
     get!(CUdeviceptr: cuMemAlloc_v2(_, size))
 }
 
-/// Allocates pinned memory.
 pub(crate) fn pinned(size: usize) -> &'static mut [u8] {
     let at = get!(*mut c_void: cuMemHostAlloc(_, size, 0));
     // SAFETY: the memory is new, and no test frees memory that it uses.
     unsafe { std::slice::from_raw_parts_mut(at.cast(), size) }
 }
 
-/// Copies to the device and waits for that.
 pub(crate) fn upload(to: CUdeviceptr, bytes: &[u8]) {
     good!(cuMemcpyHtoD_v2(to, bytes.as_ptr().cast(), bytes.len()));
     good!(cuCtxSynchronize());
@@ -103,7 +97,6 @@ pub(crate) fn function(name: &str) -> CUfunction {
     get!(CUfunction: cuModuleGetFunction(_, module, name.as_ptr()))
 }
 
-/// Launches a function with one parameter.
 pub(crate) fn launch<T>(function: CUfunction, blocks: u32, threads: u32, on: CUstream, parameter: &T) {
     let mut parameters = [(&raw const *parameter).cast_mut().cast::<c_void>()];
     let parameters = parameters.as_mut_ptr();

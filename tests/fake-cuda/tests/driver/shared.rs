@@ -84,7 +84,6 @@ fn memory_is_mapped_and_unmapped() {
     });
 }
 
-/// Maps a handle with access.
 fn map(handle: CUmemGenericAllocationHandle) -> CUdeviceptr {
     let address = get!(CUdeviceptr: cuMemAddressReserve(_, SIZE, 0, 0, 0));
     good!(cuMemMap(address, SIZE, 0, handle, 0));
@@ -116,7 +115,6 @@ fn another_process_shares_memory() {
     });
 }
 
-/// Imports a descriptor.
 fn import(descriptor: RawFd, handle: &mut CUmemGenericAllocationHandle) -> CUresult {
     call!(cuMemImportFromShareableHandle(handle, descriptor as usize as *mut c_void, POSIX))
 }

@@ -23,7 +23,6 @@ mod register;
 mod scout;
 mod sum;
 
-/// Completes the stores that went around the caches.
 pub(super) fn settle() {
     // SAFETY: part of SSE, which every x86-64 has.
     unsafe { _mm_sfence() };
@@ -59,7 +58,6 @@ kernels! {
     avx512_summing: "avx512f,avx2,sse4.2,pclmulqdq,vpclmulqdq", __m512i, Folded;
 }
 
-/// The way in which the chunks of a row are moved.
 enum Way {
     /// Several pages side by side.
     Wide,
@@ -73,10 +71,8 @@ enum Way {
     Plain,
 }
 
-/// Shorter chunks than this are moved by code for short ones.
 const SHORT: usize = TURN;
 
-/// Runs of at least this length are moved several pages at a time.
 const WIDE: usize = 128 << 10;
 
 impl Way {
@@ -95,8 +91,6 @@ impl Way {
     }
 }
 
-/// Moves the first `count` rows of a list.
-///
 /// # Safety
 /// As for [`Move`]. This is inlined into a function that has the features of `R` and `C`.
 #[inline(always)]
@@ -161,7 +155,6 @@ unsafe fn rows<R: Register, C: Sum, const FETCH: bool, const AROUND: bool>(
     unsafe { sum.state() }
 }
 
-/// Moves one chunk.
 #[inline(always)]
 unsafe fn long<R: Register, C: Sum, const FETCH: bool, const AROUND: bool>(
     src: *const u8,

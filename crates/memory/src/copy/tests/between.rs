@@ -7,7 +7,6 @@ use crate::copy::{CopyOptions, Crc32c, Kernel, copy};
 use crate::{CheckError, Memory, Side};
 use transload_plan::program::Program;
 
-/// The memories of a case, and the expected result of a copy.
 struct Trial<'a> {
     case: &'a Case,
     dst_skew: usize,
@@ -31,7 +30,6 @@ impl<'a> Trial<'a> {
         Self { case, dst_skew, before: src.all(), after: dst.with_inside(&inside), sum: sum(&moved), src }
     }
 
-    /// Runs the case, and compares every byte of both arenas, including margins.
     fn verify(&self, options: &CopyOptions) -> Result<(), TestCaseError> {
         let dst = Arena::new(&self.case.dst, self.dst_skew, noise(2));
         let program = &self.case.program;

@@ -20,18 +20,15 @@ pub(crate) struct Case {
 
 const ALLOCATIONS: usize = 3;
 
-/// One side of a nest, before it is placed.
 #[derive(Clone, Debug)]
 struct Shape {
     /// The order of the loops in memory, innermost first.
     order: Vec<Index>,
-    /// The number of bytes between the steps of each loop.
     gaps: Vec<u64>,
     /// Whether the first loop leads from one allocation to the next.
     far: bool,
 }
 
-/// A side of a nest: the strides of its loops, and its reach.
 struct Side {
     strides: Vec<u64>,
     reach: u64,
@@ -95,7 +92,6 @@ fn wide() -> impl Strategy<Value = Option<(Vec<u64>, u64, Shape, Shape)>> {
     prop::option::weighted(0.1, nest)
 }
 
-/// Returns the start of a place: after those before, at any address or at the start of a line.
 fn start(lined: bool, end: u64, skip: u64) -> u64 {
     if lined { (end + skip).next_multiple_of(64) } else { end + skip }
 }
@@ -136,7 +132,6 @@ pub(crate) fn case() -> impl Strategy<Value = Case> {
     })
 }
 
-/// Converts a program to one with the same source side and a stream as destination.
 pub(crate) fn streamed(program: &Program) -> StreamProgram {
     let mut program = program.clone();
     for nest in &mut program.nests {
@@ -215,7 +210,6 @@ impl Arena {
         self.buffers.iter().map(bytes).collect()
     }
 
-    /// Returns the bytes of the allocations.
     pub(crate) fn inside(&self) -> Vec<Vec<u8>> {
         let all = self.all().into_iter().zip(&self.lens);
         all.map(|(all, len)| all[self.skew..self.skew + len].to_vec()).collect()

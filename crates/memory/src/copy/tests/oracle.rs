@@ -26,13 +26,11 @@ pub(crate) fn bytes(program: &Program) -> Vec<(u64, u64)> {
     all
 }
 
-/// Returns the byte at an address.
 pub(crate) fn at(allocations: &[Vec<u8>], address: u64) -> u8 {
     let (allocation, offset) = split_address(address);
     allocations[allocation][offset as usize]
 }
 
-/// Returns a reference to the byte at an address.
 pub(crate) fn at_mut(allocations: &mut [Vec<u8>], address: u64) -> &mut u8 {
     let (allocation, offset) = split_address(address);
     &mut allocations[allocation][offset as usize]

@@ -115,7 +115,6 @@ proptest! {
     }
 }
 
-/// Makes a program of two runs of 100 bytes, 200 bytes apart.
 fn apart() -> StreamProgram {
     StreamProgram::new(program(&[(2, 200, 100)], 100, &[(0, 0)])).unwrap()
 }

@@ -18,12 +18,10 @@ fn view(offset: u64, dims: [(u64, u64); 5], element: u64) -> View {
     View { offset, dims }
 }
 
-/// Makes a view of two layers of two blocks of three states of one head of four elements of two bytes, without gaps.
 fn small() -> View {
     view(0, [(2, 48), (2, 24), (3, 8), (1, 8), (4, 2)], 2)
 }
 
-/// Checks the errors of a borrowed array and of a copy.
 #[track_caller]
 fn refused<T: Pod + Debug>(memory: &mut Memory, view: &View, borrowed: ArrayError, copied: Option<ArrayError>) {
     assert_eq!(memory.array_mut::<T>(view).unwrap_err(), borrowed);
@@ -214,7 +212,6 @@ fn arrays_of_two_components_live_side_by_side() {
     assert!(keys.iter().all(|&key| key == 3) && values.iter().all(|&value| value == 2));
 }
 
-/// An attention cache in any order, with the facts that an oracle needs.
 #[derive(Clone, Debug)]
 struct Case {
     /// `L`, `B`, `S`, `H`, `C`, outermost first.
@@ -245,8 +242,7 @@ impl Case {
         Deployment::from_value(&serde_json::from_str::<Value>(&document).unwrap()).unwrap()
     }
 
-    /// Returns the address of an element of a component: of keys (0), or of the values that follow them in the content
-    /// (1).
+    /// Returns an element's address, of keys (component 0) or of values (1), which follow them in the content.
     fn address(&self, component: usize, at: [usize; 5]) -> u64 {
         let [l, b, s, h, c] = at.map(|position| position as u64);
         let [layers, blocks, states, heads] = self.extents;
@@ -267,7 +263,6 @@ impl Case {
         (allocation << 44) + self.offset + 4 * index
     }
 
-    /// Returns the elements of a component, read from where the oracle says they are.
     fn oracle(&self, memory: &Memory, component: usize) -> Array5<i32> {
         let [l, b, s, h] = self.extents.map(|extent| extent as usize);
         let c = [self.key, self.value][component] as usize;

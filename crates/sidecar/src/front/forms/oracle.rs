@@ -3,10 +3,7 @@
 
 use super::{Multipart, holds_params, parameter, steers, unescaped, urlencoded};
 
-/// Checks a multipart form with this `Content-Type`.
-///
-/// # Panics
-/// Panics if a form is accepted that must not be, or if another cut changes the verdict.
+/// Checks a multipart form. Panics if it is accepted but must not be, or if another cut changes the verdict.
 pub(crate) fn check(content_type: &[u8], pieces: &[&[u8]]) {
     let body = pieces.concat();
     let passes = in_pieces(content_type, pieces);
@@ -23,10 +20,7 @@ pub(crate) fn check(content_type: &[u8], pieces: &[&[u8]]) {
     }
 }
 
-/// Checks a form in one line.
-///
-/// # Panics
-/// Panics if a form is accepted that must not be.
+/// Checks a form in one line. Panics if it is accepted but must not be.
 pub(crate) fn check_line(text: &[u8]) {
     if urlencoded(text).is_err() {
         return;
@@ -97,7 +91,6 @@ fn names(head: &[u8]) -> Vec<&[u8]> {
     names
 }
 
-/// Splits a text at the first occurrence of a byte.
 fn halves(text: &[u8], at: u8) -> (&[u8], &[u8]) {
     let end = text.iter().position(|byte| *byte == at);
     let (one, two) = text.split_at(end.unwrap_or(text.len()));

@@ -1,6 +1,5 @@
 use super::*;
 
-/// Returns a form with these parts, each given as headers and content.
 fn form(parts: &[(&str, &str)]) -> String {
     let parts = parts.iter().map(|(head, content)| format!("--b0\r\n{head}\r\n\r\n{content}\r\n"));
     parts.collect::<String>() + "--b0--\r\n"
@@ -11,7 +10,6 @@ fn named(name: &str, content: &str) -> String {
     form(&[(&head, content)])
 }
 
-/// Checks a form that arrives in pieces of this many bytes.
 fn read(body: &[u8], pieces: usize) -> Result<(), Fault> {
     let mut form = Multipart::new(b"multipart/form-data; boundary=b0")?;
     for piece in body.chunks(pieces) {

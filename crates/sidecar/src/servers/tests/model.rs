@@ -121,7 +121,6 @@ impl Model {
         self.servers.retain(|server| server.named() || server.requested || !server.held.is_empty());
     }
 
-    /// Returns the servers that may be chosen.
     fn fit(&self, avoid: &[u16], now: Instant) -> Vec<&Server> {
         let named = || {
             let servers = self.servers.iter();
@@ -151,7 +150,6 @@ impl Model {
     }
 }
 
-/// A claim and the model's view of it.
 struct Held {
     claim: Claim,
     name: u16,

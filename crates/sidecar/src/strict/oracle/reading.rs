@@ -4,7 +4,6 @@ use crate::strict::{
     MAX_CHUNK_EXTRAS, MAX_CHUNK_LINE, MAX_HEAD, MAX_HEADERS, MAX_NAME, MAX_REQUEST_LINE, MAX_TRAILERS,
 };
 
-/// The slow reading of a connection's bytes.
 #[derive(Debug, Default)]
 pub(in crate::strict) struct Reading {
     /// The requests; the body of the last one may be incomplete.
@@ -22,7 +21,6 @@ pub(in crate::strict) struct Request {
     pub(in crate::strict) headers: Vec<(String, Vec<u8>)>,
     pub(in crate::strict) body: Vec<u8>,
     pub(in crate::strict) trailers: Vec<(String, Vec<u8>)>,
-    /// The request is complete.
     pub(in crate::strict) whole: bool,
     pub(in crate::strict) http11: bool,
 }
@@ -268,7 +266,6 @@ impl Request {
         items
     }
 
-    /// Returns whether the connection continues after the answer.
     pub(in crate::strict) fn keeps_alive(&self) -> bool {
         // hyper ignores lines with bytes outside ASCII.
         let ascii = self.headers.iter().filter(|header| header.1.is_ascii()).cloned().collect();

@@ -16,7 +16,6 @@ use tokio::time::sleep;
 use super::reading::{self, End};
 use crate::strict::{self, Refusal, Stream, Upgrade, Verdict, Verdicts};
 
-/// The requests that a service saw.
 #[derive(Default)]
 pub(in crate::strict) struct Seen {
     pub(in crate::strict) requests: Vec<reading::Request>,
@@ -76,7 +75,6 @@ async fn answer(request: Request<Incoming>, verdicts: Verdicts, log: Log) -> Res
     Ok(Response::new(Full::new("ok".into())))
 }
 
-/// Returns the answer to a refused request, as the product gives it.
 fn refused(refusal: Refusal) -> Response<Full<Bytes>> {
     let (status, headers, body) = crate::exchange::error(refusal.into());
     let mut response = Response::new(Full::new(body));
@@ -87,7 +85,6 @@ fn refused(refusal: Refusal) -> Response<Full<Bytes>> {
     response
 }
 
-/// Starts to serve one connection.
 pub(in crate::strict) fn serve() -> (DuplexStream, Log, JoinHandle<hyper::Result<()>>) {
     let (client, server) = tokio::io::duplex(1 << 20);
     let (stream, verdicts) = Stream::new(server, strict::HEAD_TIMEOUT);
@@ -132,9 +129,6 @@ fn shown(mut request: reading::Request) -> reading::Request {
     request
 }
 
-/// Checks a connection of these pieces.
-///
-/// # Panics
 /// Panics if hyper reads other requests, bodies or trailers than the slow reading, or answers differently.
 pub(super) async fn check(pieces: &[&[u8]]) {
     let reading = reading::read(&pieces.concat());

@@ -189,7 +189,6 @@ const BAD: &[(u16, &str, &str)] = &[
     (400, "with a method", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx\0"),
 ];
 
-/// Chunked bodies that are refused.
 const BAD_CHUNKS: &[(&str, &str)] = &[
     ("hexadecimal", "\r\n"),
     ("hexadecimal", "+1\r\n"),
@@ -295,7 +294,6 @@ fn bad_chunks_are_refused_whatever_the_splits() {
     }
 }
 
-/// Follows long bytes in pieces of several sizes.
 fn follow_pieces(bytes: &[u8]) -> Outcome {
     let whole = follow([bytes]);
     for size in [bytes.len() / 2 + 1, 4096, 1460] {

@@ -6,7 +6,6 @@ use proptest::sample::{Index, select};
 
 use super::oracle;
 
-/// The bytes of a connection and the positions of its cuts.
 #[derive(Clone)]
 struct Connection {
     bytes: Vec<u8>,
@@ -33,7 +32,6 @@ fn one_of(texts: &'static [&'static str]) -> BoxedStrategy<String> {
     select(texts).prop_map(String::from).boxed()
 }
 
-/// Mostly draws from the first list, sometimes from the second.
 fn mostly(good: &'static [&'static str], odd: &'static [&'static str]) -> BoxedStrategy<String> {
     prop_oneof![19 => one_of(good), 1 => one_of(odd)].boxed()
 }
@@ -138,7 +136,6 @@ fn request() -> BoxedStrategy<Vec<u8>> {
         .boxed()
 }
 
-/// Draws a change at one position.
 fn change() -> impl Strategy<Value = (u8, Index, Index, u8)> {
     let byte = prop_oneof![any::<u8>(), select(&b"\r\n\t \0:;,0123456789abcdef\"\\%+-x"[..])];
     (0..4u8, any::<Index>(), any::<Index>(), byte)

@@ -8,8 +8,6 @@ pub(super) const LINE: usize = 64;
 /// Bytes that are moved (and prefetched, and summed) at a time, if there are as many.
 pub(super) const TURN: usize = 4 * LINE;
 
-/// A register for moving bytes.
-///
 /// # Safety
 /// All functions need the features of the register, and are inlined into a function that has them. Bytes are read and
 /// written at the given pointers; `stream` needs an aligned one.

@@ -27,7 +27,6 @@ pub(super) struct Scout<'a, const ON: bool> {
 }
 
 impl<'a, const ON: bool> Scout<'a, ON> {
-    /// Starts [`AHEAD`] bytes into a list of rows.
     #[inline(always)]
     pub(super) fn ahead_of(rows: &'a [Row]) -> Self {
         let mut scout = Self { rows, src: std::ptr::null(), run: 1, stride: 0, chunks: 0, at: 0 };
@@ -49,7 +48,6 @@ impl<'a, const ON: bool> Scout<'a, ON> {
         scout
     }
 
-    /// Returns its current address.
     #[inline(always)]
     pub(super) fn position(&self) -> *const u8 {
         self.src.wrapping_add(self.at)
@@ -62,7 +60,6 @@ impl<'a, const ON: bool> Scout<'a, ON> {
         if ON { most.min((self.run - self.at).next_multiple_of(TURN)) } else { most }
     }
 
-    /// Moves forward by `bytes`, and to the next chunk at the end of this one.
     #[inline(always)]
     pub(super) fn forward(&mut self, bytes: usize) {
         if ON {

@@ -12,16 +12,12 @@ use std::arch::x86_64::*;
 
 use super::register::{LINE, TURN};
 
-/// A running sum.
-///
 /// # Safety
 /// All functions need the features of the sum, and are inlined into a function that has them. They read the given
 /// bytes.
 pub(super) trait Sum {
-    /// Whether it computes a sum at all.
     const SUMS: bool;
 
-    /// Continues from a state.
     unsafe fn from(state: u32) -> Self;
     /// Adds [`TURN`] bytes.
     unsafe fn turn(&mut self, src: *const u8);
@@ -29,7 +25,6 @@ pub(super) trait Sum {
     unsafe fn line(&mut self, src: *const u8);
     /// Adds any number of bytes, preferably less than a line.
     unsafe fn bytes(&mut self, src: *const u8, len: usize);
-    /// Returns the state after everything that was added.
     unsafe fn state(&mut self) -> u32;
 
     /// Adds less than a turn.
@@ -47,7 +42,6 @@ pub(super) trait Sum {
     }
 }
 
-/// Computes no sum.
 pub(super) struct NoSum;
 
 impl Sum for NoSum {
@@ -246,14 +240,12 @@ impl Sum for Folded {
 /// The truth table of `a ^ b ^ c`.
 const XOR: i32 = 0x96;
 
-/// Reads eight bytes at any address.
 #[inline(always)]
 unsafe fn word(src: *const u8) -> u64 {
     // SAFETY: the caller vouches for the bytes.
     unsafe { src.cast::<u64>().read_unaligned() }
 }
 
-/// Returns the sum of a line, from the state 0.
 #[inline(always)]
 unsafe fn line_sum(src: *const u8) -> u32 {
     let mut sum = 0;
