@@ -320,38 +320,42 @@ fn versions_of_engines_are_those_of_the_tests() {
     let read = |path: &str| fs::read_to_string(root().join(path)).expect("a file");
     let readme = read("README.md");
     let engines = [
-        ("vllm", "tests/vllm/environment", "vLLM", "vllm.md"),
-        ("transformers", "tests/hf/environment", "transformers", "transformers.md"),
-        ("llama_cpp_python", "tests/engines/environment", "llama-cpp-python", "llama.md"),
-        ("sglang", "tests/engines/environment", "SGLang", "sglang.md"),
-        ("lmcache", "tests/engines/environment", "LMCache", "lmcache.md"),
+        (&["vllm", "newer"][..], "tests/vllm/environment", "vLLM", "vllm.md"),
+        (&["transformers"], "tests/hf/environment", "transformers", "transformers.md"),
+        (&["llama_cpp_python"], "tests/engines/environment", "llama-cpp-python", "llama.md"),
+        (&["sglang"], "tests/engines/environment", "SGLang", "sglang.md"),
+        (&["lmcache"], "tests/engines/environment", "LMCache", "lmcache.md"),
     ];
-    for (package, environment, engine, guide) in engines {
+    for (variables, environment, engine, guide) in engines {
         let environment = read(environment);
-        let words = environment.split_whitespace();
-        let installed = words.filter_map(|word| word.strip_prefix(package)?.strip_prefix('='));
-        let [installed] = installed.collect::<Vec<_>>()[..] else {
-            panic!("{engine}: one version is installed");
-        };
+        let installed = variables.iter().map(|variable| {
+            let mut values =
+                environment.split_whitespace().filter_map(|word| word.strip_prefix(variable)?.strip_prefix('='));
+            let value = values.next().unwrap_or_else(|| panic!("{engine}: a version is installed"));
+            assert_eq!(values.next(), None, "{engine}: one version is installed");
+            value
+        });
+        let installed: Vec<_> = installed.collect();
         let mut rows = readme.lines().filter(|row| row.starts_with(&format!("| [{engine}](")));
         let row = rows.next().expect("a row for each engine");
         let tested = row.split('|').nth(3).map(str::trim);
-        assert_eq!(tested, Some(installed), "README says of {engine}");
+        assert_eq!(tested, Some(&*installed.join(", ")), "README says of {engine}");
         let guide = read(&format!("docs/src/guide/{guide}"));
-        assert!(guide.contains(installed), "the guide to {engine} says {installed}");
+        for version in installed {
+            assert!(guide.contains(version), "the guide to {engine} says {version}");
+        }
     }
     let rows = readme.lines().skip_while(|line| *line != "## Status by engine");
     let rows = rows.take_while(|line| !line.starts_with("## Short starts"));
     let rows = rows.filter(|line| line.starts_with("| [")).count();
     assert_eq!(rows, engines.len());
 
-    // The versions that the connector for vLLM accepts, and the version of transformers that pip installs.
+    // The versions of vLLM that the connector does not warn of, and the version of transformers that pip installs.
     let connector = read("crates/python/python/transload/vllm/versions.py");
-    assert!(connector.contains("OLDEST, NEXT = (0, 32), (0, 34)\n"));
-    assert!(connector.contains("TESTED = (0, 32)\n"));
+    assert!(connector.contains("TESTED = ((0, 32), (0, 33))\n"));
     assert!(read("crates/python/pyproject.toml").contains("\"transformers>=5.19\""));
     let accepted = read("docs/src/what-works.md");
-    assert!(accepted.contains("| vLLM | 0.32 and 0.33. Tests run with 0.32;"));
+    assert!(accepted.contains("Tests run with 0.32.0 and 0.33.0,"));
     assert!(accepted.contains("| transformers | 5.19 and newer |"));
 }
 

@@ -71,7 +71,7 @@ pub enum Message {
     /// A message of the negotiation of a path, in the path's own encoding.
     Path {
         path: Path,
-        /// The encoded message, of at most [`MAX_WORD`](crate::path::negotiation::MAX_WORD) bytes.
+        /// The encoded message, of at most 1024 bytes.
         word: Vec<u8>,
     },
     /// An invitation from the holder of a ticket to the owner of the lease set, to push.

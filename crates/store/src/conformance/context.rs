@@ -32,7 +32,7 @@ pub(super) struct Border {
 
 pub(super) struct Context<'a> {
     open: &'a Open<'a>,
-    options: &'a Options,
+    options: Options,
     border: Option<Border>,
     /// A value unique to this run.
     run: blake3::Hash,
@@ -41,7 +41,9 @@ pub(super) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    pub(super) fn new(open: &'a Open<'a>, options: &'a Options, border: Option<Border>) -> Self {
+    pub(super) fn new(open: &'a Open<'a>, options: &Options, border: Option<Border>) -> Self {
+        // One thread would never meet another, and one round replaces nothing.
+        let options = Options { threads: options.threads.max(2), rounds: options.rounds.max(2), ..options.clone() };
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let mut unique = now.unwrap_or_default().as_nanos().to_le_bytes().to_vec();
         unique.extend(std::process::id().to_le_bytes());
@@ -50,7 +52,7 @@ impl<'a> Context<'a> {
     }
 
     pub(super) fn options(&self) -> &Options {
-        self.options
+        &self.options
     }
 
     pub(super) fn open(&self) -> Result<Handle, Stop> {

@@ -6,10 +6,10 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 /// store and minutes on a remote one.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The number of threads that use the store at once. The default is 8.
+    /// The number of threads that use the store at once, at least 2. The default is 8.
     pub threads: usize,
-    /// The number of times that a manifest is replaced under its readers, and of values that each thread puts. The
-    /// default is 200.
+    /// The number of times that a manifest is replaced under its readers, and of values that each thread puts, at least
+    /// 2. The default is 200.
     pub rounds: usize,
     /// The number of steps in the random comparison with a model. The default is 500.
     pub steps: usize,

@@ -89,7 +89,7 @@ pub struct PullRequest {
     /// ([`AgentOptions::keep_idle`](super::AgentOptions::keep_idle)), and then counts as lost.
     pub keep_leases: bool,
     /// Used by pulls only: a ticket for write leases, if the owner is to push instead. It is for
-    /// [`Direction::Push`](crate::ids::Direction), over the tokens that are pulled, and names all ranks of this
+    /// [`Direction::Push`](crate::Direction), over the tokens that are pulled, and names all ranks of this
     /// deployment, each of which pulls with the same ticket. This agent opens its blocks under it for as long as the
     /// pull lasts.
     ///

@@ -48,7 +48,7 @@ pub fn new_incarnation() -> io::Result<Incarnation> {
 /// The identity in a certificate.
 ///
 /// Its text is the URI in the certificate, exactly `transload://<cluster>/agent/<service>?roles=<role>,<role>`, with
-/// the roles in the order of [`Role`](super::Role), each once. So every identity has only one text, with one exception:
+/// the roles in the order of [`Role`](crate::Role), each once. So every identity has only one text, with one exception:
 /// the roles may end with `map`, which older certificates contain and which allows nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PeerIdentity {

@@ -9,7 +9,7 @@ use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 use super::error::{StreamCode, StreamError};
 
 /// The sending end. Dropping it before [`finish`](Self::finish) resets the stream: the receiver gets
-/// [`StreamCode::CANCELLED`], never a stream that seems complete, and queued memory is released at once.
+/// the code of a cancelled stream, never a stream that seems complete, and queued memory is released at once.
 #[derive(Debug)]
 #[must_use = "a stream that is dropped is reset"]
 pub struct DataSender {

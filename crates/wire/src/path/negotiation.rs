@@ -147,7 +147,7 @@ pub trait Negotiation: fmt::Debug + Send {
     /// A transfer is over, or given up.
     fn end(&mut self, transfer: TransferId);
 
-    /// The peer has sent a word, of at most [`MAX_WORD`] bytes.
+    /// The peer has sent a word, of at most 1024 bytes.
     fn hear(&mut self, word: &[u8], steps: &mut Steps);
 
     /// The carrier has reported something.

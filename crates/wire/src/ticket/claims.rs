@@ -45,7 +45,7 @@ pub struct Claims {
 pub struct RankAddress {
     /// The agent that holds the rank's memory. Its certificate must be of its service.
     pub agent: AgentId,
-    /// The host name or address: 1 to [`MAX_HOST`] printable ASCII characters.
+    /// The host name or address: 1 to 255 printable ASCII characters.
     pub host: String,
     /// UDP port.
     pub port: u16,
@@ -65,7 +65,7 @@ pub enum Audience {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum ClaimsError {
-    /// There is no rank, or more than [`MAX_RANKS`].
+    /// There is no rank, or more than 1024.
     #[error("a ticket names 1 to {MAX_RANKS} ranks, not {found}")]
     Ranks { found: usize },
     /// The range of tokens ends before it begins.

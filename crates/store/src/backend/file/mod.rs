@@ -2,7 +2,7 @@
 //!
 //! Chunks that are put on a handle go into one file, a *pack*, which is flushed and published when a manifest is put.
 //! So a save costs about four flushes, whatever the number of its chunks. The manual's page on the file store describes
-//! the files and why they are written in this order; [`mod@format`] describes the bytes.
+//! the files and why they are written in this order; `format` describes the bytes.
 //!
 //! | file | what |
 //! |---|---|

@@ -18,7 +18,7 @@ use crate::uri::StoreUri;
 /// A handle of a store in memory. Clones share the store, which is dropped with the last of them.
 ///
 /// Values are visible as soon as they are put. When the cap is reached, a [`Policy`](super::Policy) with a window of
-/// [`RECENCY_WINDOW`](super::RECENCY_WINDOW) chooses what to evict: first chunks without references, then manifests
+/// 8 accesses chooses what to evict: first chunks without references, then manifests
 /// with the chunks that only they refer to. Chunks that wait for their manifest are never evicted. If there is still no
 /// room, a put fails with [`StoreError::Full`].
 ///
