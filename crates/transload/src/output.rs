@@ -7,15 +7,15 @@ use serde::Serialize;
 
 use crate::show::json;
 
-/// How results are printed.
+/// The output format of results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// Tables, for people.
+    /// Tables for people.
     #[default]
     Table,
-    /// One JSON object, for programs.
+    /// One JSON object for programs.
     Json,
-    /// The rows of `plan`, for spreadsheets.
+    /// Rows for spreadsheets; only `plan` has them.
     Csv,
 }
 

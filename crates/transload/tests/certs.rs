@@ -132,7 +132,7 @@ fn faults_say_what_to_do() {
     for (folder, agent, part) in [
         ("none", "a=pull", "make a folder with `transload certs init`"),
         ("certs", "a=", "an agent without a role"),
-        ("certs", "decode=pull", "give the agent another name"),
+        ("certs", "decode=pull", "choose another name for the agent"),
     ] {
         typed(dir.path(), &format!("certs add {folder} {agent}")).refused(part);
     }

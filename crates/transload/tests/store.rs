@@ -175,7 +175,7 @@ fn verify_finds_objects_that_cannot_be_read() {
     let mut found = names(&faults, "how");
     found.sort();
     assert_eq!(found.len(), 2, "{faults}");
-    assert_eq!(found[0], "a piece of it is gone");
+    assert_eq!(found[0], "one of its pieces is missing");
     assert!(found[1].starts_with("it does not begin as"), "{faults}");
     // Listing shows what can be read.
     let listed = store.json("ls", "");
@@ -415,7 +415,7 @@ fn gc_removes_what_nothing_needs_when_its_time_is_over() {
     let table = store.run("gc", "--cap 1B").stdout;
     assert!(table.contains("over the cap of 1 B: what is left"), "{table}");
     store.run("gc", "--cap 5").refused("write 5GiB or 5MiB, or 5B for bytes");
-    for (grace, says) in [("fortnight", "as 90s, 30min or 1h"), ("5", "write 5s or 5min, or 5ms")] {
+    for (grace, says) in [("fortnight", "for example 90s, 30min or 1h"), ("5", "write 5s, 5min or 5ms")] {
         store.run("gc", &format!("--grace {grace}")).refused(says);
     }
 }

@@ -112,7 +112,7 @@ impl Report {
     }
 
     pub(super) fn table(&self) -> String {
-        let mut table = Table::new("figure|>median|>min|>max|unit|>ratio|>baseline|the baseline is");
+        let mut table = Table::new("figure|>median|>min|>max|unit|>ratio|>baseline|measured against");
         for figure in &self.results {
             table.row([
                 figure.name.as_str(),
@@ -128,9 +128,9 @@ impl Report {
         let Machine { cpu, threads } = &self.machine;
         let rates = self.results.iter().filter(|figure| figure.unit == "GB/s");
         let better = match rates.count() {
-            0 => "less is better",
-            n if n == self.results.len() => "more is better; 1 GB is 10^9 bytes",
-            _ => "of GB/s more is better, of times less; 1 GB is 10^9 bytes",
+            0 => "lower is better",
+            n if n == self.results.len() => "higher is better; 1 GB is 10^9 bytes",
+            _ => "for GB/s higher is better, for times lower; 1 GB is 10^9 bytes",
         };
         let mut notes: String = self.notes.iter().map(|note| format!(" {note}\n")).collect();
         for (name, error) in self.errors() {

@@ -26,7 +26,11 @@ impl Memcpy {
         };
         let both = buffer(1).and_then(|src| Ok((src, buffer(2)?)));
         let (src, dst) = both.map_err(|error| {
-            Failure::no(format!("no memory to compare with: {error}"), "it takes as much memory again as the case does")
+            Failure::no(
+                format!("cannot allocate memory for the baseline: {error}"),
+                "the baseline needs as much \
+                                                                                      memory as the case itself",
+            )
         })?;
         Ok(Self { src, dst })
     }

@@ -66,8 +66,8 @@ pub(super) fn local(effort: Effort) -> Result<Vec<Figure>, Failure> {
 
 fn unmeasured(error: Failed) -> Failure {
     Failure::no(
-        format!("the baseline could not be measured: {}", chain(&*error)),
-        "is there a firewall on the loopback interface?",
+        format!("cannot measure the baseline: {}", chain(&*error)),
+        "check whether a firewall blocks the loopback interface",
     )
 }
 

@@ -54,8 +54,8 @@ fn save_and_restore(pair: &Pair, args: &Args) -> Result<(String, Archived), Fail
         Some(uri) => uri.clone(),
         None => {
             let folder = temporary.insert(tempfile::tempdir().map_err(|error| {
-                let next = "`--store file:///some/folder` takes another; so does TMPDIR";
-                Failure::no(format!("no temporary folder: {error}"), next)
+                let next = "name another folder with `--store file:///some/folder` or TMPDIR";
+                Failure::no(format!("cannot create a temporary folder: {error}"), next)
             })?);
             format!("file://{}", folder.path().display())
         }

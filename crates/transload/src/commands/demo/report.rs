@@ -167,7 +167,7 @@ impl Report {
 /// Formats what was saved and restored as a table and a line of text.
 fn kept_table(store: &str, archived: &Archived) -> String {
     if archived.tokens == 0 {
-        return " nothing was saved: a store keeps whole chunks of 256 tokens\n\n".to_owned();
+        return " nothing was saved: a store holds only whole chunks of 256 tokens\n\n".to_owned();
     }
     let mut table = Table::new("store|>tokens|>bytes|>time|>rate");
     for (what, bytes, took) in

@@ -18,10 +18,10 @@ impl Document {
             Ok(document) => Ok(document.unwrap_or(Self(Vec::new()))),
             Err(error) => Err(Failure::input(
                 format!(
-                    "{name} is no configuration: {}",
+                    "{name} is not a valid configuration: {}",
                     error.render_with_formatter(&serde_saphyr::UserMessageFormatter)
                 ),
-                "write YAML or JSON, a key for each flag: port: 8000",
+                "write YAML or JSON with one key per flag: port: 8000",
             )),
         }
     }

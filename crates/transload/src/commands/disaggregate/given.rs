@@ -62,8 +62,8 @@ impl<F: clap::Args> Given<F> {
             if let Some(value) = environment(variable) {
                 check::<F>(option, &value).map_err(|wrong| {
                     Failure::input(
-                        format!("the environment has {variable}={value:?}: {wrong}"),
-                        format!("correct it or unset it; --{option} goes before it"),
+                        format!("environment variable {variable}={value:?}: {wrong}"),
+                        format!("correct or unset it; the flag --{option} takes precedence over it"),
                     )
                 })?;
                 extra.insert((*option).to_owned(), vec![value]);
@@ -87,14 +87,14 @@ fn configuration(flags: &Options) -> Result<Option<(String, String)>, Failure> {
     let last = |name| flags.get(name).and_then(|values| values.last());
     match (last(INLINE), last(FILE)) {
         (Some(_), Some(_)) => {
-            Err(Failure::input("both --configuration and --configuration-file are given", "give one of the two"))
+            Err(Failure::input("both --configuration and --configuration-file are given", "give only one of the two"))
         }
         (Some(text), None) => Ok(Some((format!("--{INLINE}"), text.clone()))),
         (None, Some(path)) => match fs::read_to_string(Path::new(path)) {
             Ok(text) => Ok(Some((path.clone(), text))),
             Err(error) => Err(Failure::input(
-                format!("the configuration {path} cannot be read: {error}"),
-                "name a file of YAML or JSON that exists and may be read",
+                format!("cannot read the configuration {path}: {error}"),
+                "name an existing, readable file of YAML or JSON",
             )),
         },
         (None, None) => Ok(None),
@@ -107,10 +107,7 @@ impl Elsewhere<'_> {
         for (name, values) in &mut given {
             values.retain(|value| !value.is_empty());
             if values.is_empty() && self.never_empty.contains(&name.as_str()) {
-                return Err(Failure::input(
-                    format!("{name} is given, and is empty"),
-                    "give it a value, or leave it out",
-                ));
+                return Err(Failure::input(format!("{name} is empty"), "give it a value, or leave it out"));
             }
         }
         given.retain(|_, values| !values.is_empty());
@@ -135,7 +132,7 @@ fn check<F: clap::Args>(name: &str, value: &str) -> Result<(), String> {
         .and_then(|matches| F::from_arg_matches(&matches).map(drop))
         .map_err(|error| match std::error::Error::source(&error) {
             Some(source) => source.to_string(),
-            None => "it is not what this option takes; see --help".to_owned(),
+            None => "not a valid value of this option; see --help".to_owned(),
         })
 }
 
@@ -194,11 +191,11 @@ fn options<F: clap::Args>(document: Document, file: &str) -> Result<Options, Fai
             return Err(unknown::<F>(file, &key));
         };
         if values.len() > 1 && !matches!(option.get_action(), ArgAction::Append) {
-            return Err(Failure::input(format!("{file}: {key} is a list, and takes one value"), "give it one value"));
+            return Err(Failure::input(format!("{file}: {key} takes one value, not a list"), "give it one value"));
         }
         if [INLINE, FILE].contains(&name) {
             return Err(Failure::input(
-                format!("{file}: {key} cannot stand in a configuration"),
+                format!("{file}: {key} is not allowed in a configuration"),
                 "give it as a flag, or leave it out",
             ));
         }
@@ -206,14 +203,14 @@ fn options<F: clap::Args>(document: Document, file: &str) -> Result<Options, Fai
             check::<F>(name, value).map_err(|wrong| {
                 Failure::input(
                     format!("{file}: {key} is {value:?}: {wrong}"),
-                    format!("correct it; a flag --{name} goes before it"),
+                    format!("correct it; the flag --{name} takes precedence over it"),
                 )
             })?;
         }
         if options.insert(name.to_owned(), values).is_some() {
             return Err(Failure::input(
-                format!("{file}: {key} is said twice, under two names"),
-                format!("keep {name}"),
+                format!("{file}: {key} is given twice, under two names"),
+                format!("keep only {name}"),
             ));
         }
     }
@@ -227,7 +224,7 @@ fn unknown<F: clap::Args>(file: &str, key: &str) -> Failure {
         _ => None,
     });
     Failure::input(
-        format!("{file}: {key:?} is no key of a configuration"),
+        format!("{file}: {key:?} is not a configuration key"),
         match close {
             Some(close) => format!("did you mean {close}?"),
             None => "keys are the names of flags, as --help lists them".to_owned(),

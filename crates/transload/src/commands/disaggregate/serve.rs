@@ -49,12 +49,12 @@ async fn until_told_to_end(settings: Settings) -> Result<(), Failure> {
             () = ends.next() => break,
         }
     }
-    eprintln!("ending: requests in flight have {drain:?}");
+    eprintln!("shutting down: requests in flight have {drain:?} to end");
     tokio::select! {
         () = running.drain(drain) => Ok(()),
         () = ends.next() => Err(Failure::no(
-            "told to end twice: requests in flight were cut",
-            "one signal lets them end, within --drain",
+            "stopped by a second signal: requests in flight were cut off",
+            "a single signal lets them end within --drain",
         )),
     }
 }
@@ -81,29 +81,29 @@ impl Ends {
 fn unstarted(error: &StartError) -> Failure {
     let right = match error {
         StartError::Admin { source, .. } if source.kind() == ErrorKind::AddrInUse => {
-            "is there another sidecar or proxy on this host? Give this one an admin address of its own: \
-             --admin 127.0.0.1:9401, or --admin off"
+            "another sidecar or proxy on this host may use it; give this one its own admin address: --admin \
+             127.0.0.1:9401, or --admin off"
         }
         StartError::Listen { source, .. } | StartError::Admin { source, .. } => match source.kind() {
-            ErrorKind::AddrInUse => "end what listens there, or give another port",
-            ErrorKind::AddrNotAvailable => "give an address that this host has",
-            ErrorKind::PermissionDenied => "give a port from 1024 on, or the right to use lower ones",
-            _ => "give another address",
+            ErrorKind::AddrInUse => "stop the process that listens there, or choose another port",
+            ErrorKind::AddrNotAvailable => "choose an address of this host",
+            ErrorKind::PermissionDenied => "choose a port from 1024 on, or grant the right to use lower ones",
+            _ => "choose another address",
         },
         StartError::Tls(_) => {
-            "name certificates that are there, in PEM, and may be read: --cert-path DIR has tls.crt and tls.key"
+            "name existing, readable certificates in PEM; the folder of --cert-path contains tls.crt and tls.key"
         }
-        StartError::Tickets(_) => "name a folder that `transload certs init` filled, with an agent that may pull",
+        StartError::Tickets(_) => {
+            "name a folder that `transload certs init` created, with an agent that has the \
+                                   role pull"
+        }
         _ => "see `transload sidecar --help`",
     };
     Failure::no(chain(error), right)
 }
 
 pub(super) fn no_runtime(error: io::Error) -> Failure {
-    Failure::no(
-        format!("the runtime cannot be started: {error}"),
-        "the system may be out of file descriptors or threads",
-    )
+    Failure::no(format!("cannot start the runtime: {error}"), "the system may be out of file descriptors or threads")
 }
 
 /// Raises the limit of open files to its maximum: each request needs two or three.

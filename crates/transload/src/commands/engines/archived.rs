@@ -91,7 +91,7 @@ impl Pair {
 fn not_archived(error: ArchiveError) -> Failure {
     let next = match &error {
         ArchiveError::Store(_) | ArchiveError::Missing { .. } | ArchiveError::Damaged { .. } => {
-            "is there room in the store, and may you use it? `--store` names another"
+            "check the store's free space and your permissions; `--store` names another store"
         }
         _ => "this is a fault of transload: please report it",
     };

@@ -36,8 +36,8 @@ pub(super) enum ChildError {
 impl From<ChildError> for Failure {
     fn from(error: ChildError) -> Self {
         let right = match error {
-            ChildError::Ended(_) => "it may have said why, above; or it was killed: run it again",
-            _ => "the program starts itself a second time; can it be run?",
+            ChildError::Ended(_) => "see its message above; if there is none, it was killed: run the command again",
+            _ => "the program starts itself a second time; check that its file still exists and is executable",
         };
         Self::no(chain(&error), right)
     }
@@ -82,7 +82,7 @@ impl SourceProcess {
         ChildError::Ended(match timeout(PATIENCE, self.child.wait()).await {
             Ok(Ok(status)) => status.to_string(),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => "its pipes are closed, but it still runs".to_owned(),
+            Err(_) => "its pipes are closed, but it is still running".to_owned(),
         })
     }
 

@@ -189,7 +189,7 @@ impl fmt::Display for Wrong {
         )?;
         match token {
             Some(token) => write!(f, "but token {token} has {expected:#04x} there"),
-            None => write!(f, "but nothing was to be written over {expected:#04x} there"),
+            None => write!(f, "but {expected:#04x} there should not have been overwritten"),
         }
     }
 }

@@ -30,9 +30,9 @@ pub(super) struct Engine {
 /// A reason why an engine cannot be set up.
 #[derive(Debug, Error)]
 pub(super) enum EngineError {
-    #[error("no memory: {0}")]
+    #[error("cannot allocate memory: {0}")]
     Memory(#[from] MemoryError),
-    #[error("no memory of the GPU: {0}")]
+    #[error("cannot allocate GPU memory: {0}")]
     Gpu(#[from] GpuError),
     #[error(transparent)]
     Register(#[from] RegisterError),
@@ -45,8 +45,11 @@ impl From<EngineError> for Failure {
         Self::no(
             crate::failure::chain(&error),
             match error {
-                EngineError::Gpu(_) => "who else uses the GPU? `transload demo --host` does without it",
-                _ => "it needs memory for the request on both sides, and a loopback interface",
+                EngineError::Gpu(_) => {
+                    "check whether other processes use the GPU; `transload demo --host` does not \
+                                        need it"
+                }
+                _ => "the command needs memory for the request on both sides, and a loopback interface",
             },
         )
     }

@@ -38,11 +38,11 @@ mod with {
     pub(in crate::commands) fn open(ordinal: u32) -> Result<Gpu, Failure> {
         Gpu::open(ordinal).map_err(|error| match error {
             GpuError::NoCuda(why) => {
-                Failure::no(why.to_string(), "it needs an NVIDIA GPU, and a driver of R525 or newer")
+                Failure::no(why.to_string(), "this command needs an NVIDIA GPU and driver R525 or newer")
             }
             error => Failure::no(
                 format!("GPU {ordinal} cannot be used: {error}"),
-                "`nvidia-smi` shows which there are, and who else uses them",
+                "`nvidia-smi` lists the GPUs and the processes that use them",
             ),
         })
     }

@@ -38,5 +38,11 @@ pub(super) fn broken(error: impl std::fmt::Display) -> Failure {
 /// Creates a runtime that only waits, since agents have their own threads.
 pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| Failure::no(format!("no runtime: {error}"), "the system may be out of file descriptors"))
+    runtime.map_err(|error| {
+        Failure::no(
+            format!("cannot start the runtime: {error}"),
+            "the system may be out of file \
+                                                                                       descriptors or threads",
+        )
+    })
 }

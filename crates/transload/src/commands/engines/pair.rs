@@ -189,15 +189,15 @@ pub(super) fn issue(
 
 fn unmade(error: AuthorityError) -> Failure {
     Failure::no(
-        format!("the certificates could not be made: {}", chain(&error)),
-        "the clock may be wrong, or the system out of randomness",
+        format!("cannot create the certificates: {}", chain(&error)),
+        "check the system's clock and its source of randomness",
     )
 }
 
 pub(super) fn not_pulled(error: TransferError) -> Failure {
     Failure::no(
         format!("the pull failed: {}", chain(&error)),
-        "is there a firewall on the loopback interface? `--verbose` says more",
+        "check whether a firewall blocks the loopback interface; `--verbose` shows more",
     )
 }
 

@@ -91,7 +91,7 @@ impl Links {
             1 => format!("source rank {} sends nothing", self.idle_sources[0]),
             n => format!("{n} of {sources} source ranks send nothing"),
         };
-        format!("{} of {} carry nothing; {idle}", number::grouped(self.idle), number::count(self.all, "link"))
+        format!("{} of {} have no traffic; {idle}", number::grouped(self.idle), number::count(self.all, "link"))
     }
 }
 
@@ -264,7 +264,7 @@ impl<'a> Report<'a> {
         let bars: Vec<Bar> = bars.map(|(length, chunks)| Bar { length, chunks }).collect();
         let mut routes = routes.finish();
         if more > 0 {
-            let _ = writeln!(routes, " and {}; --format csv lists them all", number::count(more as u64, "row"));
+            let _ = writeln!(routes, " and {} more; --format csv lists all", number::count(more as u64, "row"));
         }
         if let Some(matrix) = self.matrix_table() {
             let _ = write!(routes, "\n{matrix}");
@@ -303,19 +303,18 @@ impl<'a> Report<'a> {
             let _ = write!(text, "\n{}", suggestions.table());
         }
         if moved == 0 {
-            text.push_str(" nothing travels: no state has its last token in the range\n");
+            text.push_str(" nothing is transferred: no state has its last token in the range\n");
         }
         if let Some(file) = self.svg {
-            let _ = writeln!(text, " drawn in {}", file.display());
+            let _ = writeln!(text, " picture: {}", file.display());
         }
         // A warning and not an error, since an engine may really store scales in this way.
         for (side, deployment) in [("the source", self.src), ("the destination", self.dst)] {
             for group in deployment.groups().iter().filter(|group| mixes_scales(group)) {
                 let _ = writeln!(
                     text,
-                    " take care: in {side}'s group {} the scales of each state lie behind its data, as the \
-                     order {} says;\n engines mostly keep all data of a block before all its scales, as \
-                     LB[SD,SD] does",
+                    " warning: in {side}'s group {}, the scales of each state directly follow its data, according to \
+                     the order {};\n most engines store all data of a block before all its scales, as in LB[SD,SD]",
                     group.name(),
                     group.physical_order(),
                 );

@@ -27,10 +27,9 @@ Examples:
   transload store llama inspect slot0.bin
   transload store llama inspect slot0.bin --format json
 
-Exit code 1 means that it is no session file of a sequence, one of another
-version, or a damaged one. Files that llama.cpp writes for recurrent models
-alone (Mamba, RWKV) cannot be read. A file is held in memory as a whole; one
-of more than 16 GiB is refused.";
+Exit code 1 means that the file is not a session file of a sequence, has an
+unknown version, or is damaged. Files of purely recurrent models (Mamba, RWKV)
+cannot be read. The whole file is loaded into memory; the maximum is 16 GiB.";
 
 /// Read session files of llama.cpp.
 #[derive(Debug, clap::Args)]
@@ -42,10 +41,10 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Tell which tokens and layers a file holds.
+    /// Show which tokens and layers a file contains.
     #[command(after_help = INSPECT)]
     Inspect {
-        /// The file: what `llama_state_seq_save_file`, or a slot of llama-server, has saved.
+        /// File that `llama_state_seq_save_file` or a slot of llama-server has saved.
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
     },
@@ -56,7 +55,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let file = read(path).map_err(|error| {
         Failure::input(
             format!("{} cannot be read: {error}", path.display()),
-            "name a file of at most 16 GiB that exists and may be read; a pipe or a device is none",
+            "name an existing, readable file of at most 16 GiB, not a pipe or a device",
         )
     })?;
     match Session::read(&file) {
@@ -73,10 +72,11 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
                 format!("{}: {error}", path.display()),
                 match error {
                     LlamaError::Session { .. } => {
-                        "name a file that `llama_state_seq_save_file`, or a slot of llama-server, has saved; \
-                         what `llama_state_save_file` saves is a whole context and begins with 0x6767736e"
+                        "name a file that `llama_state_seq_save_file` or a slot of llama-server has saved; \
+                         `llama_state_save_file` saves a whole context, which begins with 0x6767736e and cannot be \
+                         read"
                     }
-                    _ => "save it again, unless it is of a recurrent model alone (Mamba, RWKV): those cannot be read",
+                    _ => "save the file again; files of purely recurrent models (Mamba, RWKV) cannot be read",
                 },
             ))
         }

@@ -22,18 +22,18 @@ Examples:
   transload store ls redis://cache/0 --sort used
   transload store ls s3://bucket/kv --chunks --format json";
 
-/// List a store's manifests, and what room it takes.
+/// List a store's manifests and how much space it uses.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The store.
+    /// URI of the store.
     uri: String,
 
-    /// List its chunks too.
+    /// List chunks as well.
     #[arg(long)]
     chunks: bool,
 
-    /// What is listed first: the first name, the largest, or the one that was not used for longest.
+    /// Sort by name, by size (largest first) or by last use (least recently used first).
     #[arg(long, value_enum, default_value_t)]
     sort: Sort,
 }
@@ -225,8 +225,8 @@ impl Listing<'_> {
         let leftovers = self.leftovers();
         if leftovers.manifests > 0 {
             text.push_str(&format!(
-                " of these, {} of {} are parts of saves under way or that did not end, or of earlier versions: \
-                 `transload store gc` removes those that were not used for its grace period\n",
+                " of these, {} of {} belong to saves in progress, interrupted saves or earlier versions: `transload \
+                 store gc` removes those that were not used within its grace period\n",
                 number::count(leftovers.manifests, "manifest"),
                 number::bytes(leftovers.bytes),
             ));
@@ -235,7 +235,7 @@ impl Listing<'_> {
         if let Some(more @ 1..) = self.usage.manifests.checked_sub(listed) {
             let more = number::count(more, "manifest");
             text.push_str(&format!(
-                " not listed: {more}, damaged or not below this URI; `transload store verify` tells more\n"
+                " not listed: {more}, damaged or not below this URI; see `transload store verify`\n"
             ));
         }
         text

@@ -172,8 +172,8 @@ pub(super) fn verify(
             if gone > 0 {
                 let what = format!("{} {name}", record.called());
                 let how = match gone {
-                    1 => "a piece of it is gone".to_owned(),
-                    _ => format!("{} of it are gone", number::count(gone, "piece")),
+                    1 => "one of its pieces is missing".to_owned(),
+                    _ => format!("{} are missing", number::count(gone, "piece")),
                 };
                 fault(name, Fault { what, how });
             }

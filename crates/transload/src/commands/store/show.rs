@@ -21,23 +21,23 @@ Examples:
   transload store show redis://cache/0 slot0 --raw > slot0.manifest
   transload store show s3://bucket/kv slot0 --format json
 
-A manifest refers to a chunk if the chunk's hash stands in its bytes, raw or
-as hex.";
+A manifest refers to a chunk if its bytes contain the chunk's hash, raw or as
+hex.";
 
 /// The most chunks in a table; JSON has all of them.
 const LISTED: usize = 64;
 
-/// Show a manifest, and the chunks that it refers to.
+/// Show a manifest and the chunks that it refers to.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The store.
+    /// URI of the store.
     uri: String,
 
-    /// The manifest's name, as `transload store ls` lists it.
+    /// Name of the manifest, as `transload store ls` lists it.
     name: ManifestName,
 
-    /// Write its bytes to stdout, and nothing else.
+    /// Write only the manifest's bytes to stdout.
     #[arg(long, conflicts_with = "format")]
     raw: bool,
 }
@@ -58,7 +58,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     }
     let around = match store.backend.inventory() {
         Some(inventory) => {
-            let bar = Progress::new("looking for its chunks", 1);
+            let bar = Progress::new("finding its chunks", 1);
             let around = Around::find(inventory, &args.name, &manifest);
             drop(bar);
             Some(around.map_err(|error| store.failed(&error))?)
@@ -134,8 +134,11 @@ impl Shown<'_> {
         let mut text =
             format!(" {}: {}", printable(&self.args.name), number::count(self.manifest.len() as u64, "byte"));
         let Some(around) = &self.around else {
-            let _ =
-                write!(text, "; behind a library that cannot list chunks\n\n{}", self.contents.lines(self.manifest));
+            let _ = write!(
+                text,
+                "; the library behind this store cannot list chunks\n\n{}",
+                self.contents.lines(self.manifest)
+            );
             return text;
         };
         if around.last_used.is_some() {

@@ -130,7 +130,10 @@ pub(super) fn same(expected: &Memory, found: &Memory, bytes: u64, what: &str) ->
         expected.read(start, right).map_err(broken)?;
         found.read(start, read).map_err(broken)?;
         if right != read {
-            return Err(broken(format!("what was {what} differs from what the host copies, behind byte {start}")));
+            return Err(broken(format!(
+                "the bytes {what} differ from the host's own copy, within the MiB from byte \
+                                       {start} on"
+            )));
         }
     }
     Ok(())

@@ -25,12 +25,12 @@ use ground::{Ground, Way};
 /// What to measure.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The GPU, as the driver counts them.
+    /// Index of the GPU, as the driver counts.
     #[arg(long, value_name = "N", default_value_t = 0)]
     device: u32,
 
-    /// Memory on each side of a copy. Where it is small, the GPU's own cache helps. It is taken twice on the GPU, and
-    /// five times on the host, twice of it pinned.
+    /// Memory on each side of a copy in MiB. The bench allocates it twice on the GPU and five times on the host, two of
+    /// them pinned. Small values measure the GPU's cache as well.
     #[arg(long, value_name = "MIB", default_value_t = FULL,
           value_parser = clap::value_parser!(u64).range(1..=16_384))]
     mib: u64,
@@ -38,7 +38,7 @@ pub(super) struct Args {
     #[command(flatten)]
     pub(super) network: super::Network,
 
-    /// Where each figure goes as soon as it is there, a line of JSON each.
+    /// File to which each figure is written as soon as it is measured, as a line of JSON.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -75,7 +75,11 @@ pub(super) fn run(args: &Args, effort: Effort) -> Result<(Vec<Figure>, Vec<Strin
 
 fn create(path: &Path) -> Result<File, Failure> {
     File::create(path).map_err(|error| {
-        Failure::input(format!("{} cannot be written: {error}", path.display()), "`--out` takes a file")
+        Failure::input(
+            format!("cannot write {}: {error}", path.display()),
+            "name a file in an existing, \
+                                                                                  writable folder with `--out`",
+        )
     })
 }
 
@@ -170,8 +174,9 @@ impl<const N: usize> Rounds<N> {
 impl From<DeviceError> for Failure {
     fn from(error: DeviceError) -> Self {
         Self::no(
-            format!("the GPU could not be measured: {}", chain(&error)),
-            "who else uses it? `--mib` takes less memory, `--device` another GPU",
+            format!("cannot measure the GPU: {}", chain(&error)),
+            "check whether other processes use the GPU; lower `--mib` for less memory, or choose another GPU with \
+             `--device`",
         )
     }
 }

@@ -59,7 +59,7 @@ pub(super) fn agents(bench: &mut Bench, gpu: &Gpu, mib: u64) {
                     let report = runtime.block_on(agents.pull(Path::DEVICE))?;
                     match report.bytes == bytes {
                         true => Ok(gigabytes_per_second(bytes, report.took)),
-                        false => Err(broken("the agents have moved other bytes than the slots")),
+                        false => Err(broken("the agents moved a different number of bytes than the slots")),
                     }
                 },
                 &mut || {

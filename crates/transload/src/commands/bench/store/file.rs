@@ -112,9 +112,7 @@ impl<'a> Stored<'a> {
         for (key, chunk) in self.keys.iter().zip(chunks.all()) {
             let put = store.put_chunk(key, chunk).map_err(failed)?;
             if put != expected {
-                return Err(crate::commands::engines::broken(format!(
-                    "a put found {put:?} where it should find {expected:?}"
-                )));
+                return Err(crate::commands::engines::broken(format!("put returned {put:?}, expected {expected:?}")));
             }
         }
         let name = name("save")?;

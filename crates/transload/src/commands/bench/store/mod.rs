@@ -20,13 +20,13 @@ use crate::failure::{Failure, chain};
 /// Where to measure.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Folder on the disk to measure `file` on; needs 500 MB of room, and is left as it was. Default: where
-    /// temporary files go.
+    /// Folder on the disk on which to measure `file`; needs 500 MB of space and is left unchanged. Default: the folder
+    /// for temporary files.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     dir: Option<PathBuf>,
 
-    /// Measure `redis` on this server, whose database has to be empty and is emptied again: redis://host/15.
-    /// Default: a redis-server found on PATH is started for the bench, without persistence.
+    /// Redis server to measure: redis://host/15. Its database must be empty; the bench empties it again. Default: the
+    /// bench starts a redis-server from PATH, without persistence.
     #[arg(long, value_name = "URI")]
     redis: Option<String>,
 }
@@ -119,13 +119,13 @@ fn failed(error: StoreError) -> Failure {
 /// Returns the failure of a plain program's operation.
 fn refused<E: std::fmt::Display>(what: impl std::fmt::Display) -> impl FnOnce(E) -> Failure {
     let what = what.to_string();
-    move |error| Failure::no(format!("{what}: {error}"), "is there room, and may you write there?")
+    move |error| Failure::no(format!("{what}: {error}"), "check the free space and your permission to write there")
 }
 
 /// Checks that a read returned what was stored.
 fn same(read: Option<&[u8]>, stored: &[u8]) -> Result<(), Failure> {
     match read == Some(stored) {
         true => Ok(()),
-        false => Err(crate::commands::engines::broken("a chunk was read that is not the one that was stored")),
+        false => Err(crate::commands::engines::broken("a chunk was read back with other bytes than were stored")),
     }
 }

@@ -88,5 +88,5 @@ fn save(archive: &Archive, prompt: &Prompt<'_>, deployment: &Deployment) -> Resu
 }
 
 pub(super) fn unkept(error: ArchiveError) -> Failure {
-    Failure::no(format!("the archive could not be measured: {}", chain(&error)), "is there room for it?")
+    Failure::no(format!("the archive could not be measured: {}", chain(&error)), "check the free space")
 }

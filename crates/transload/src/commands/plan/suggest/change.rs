@@ -100,7 +100,7 @@ impl Change {
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         match parts.is_empty() {
-            true => "as it is".to_owned(),
+            true => "unchanged".to_owned(),
             false => parts.join(", "),
         }
     }

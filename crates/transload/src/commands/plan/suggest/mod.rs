@@ -69,8 +69,8 @@ impl Suggestions {
     }
 
     pub(in crate::commands::plan) fn table(&self) -> String {
-        let mut table = Table::new("source|destination|>chunks|>most bytes in|>times fewer");
-        let today = [("as it is".to_owned(), "as it is".to_owned(), self.today)];
+        let mut table = Table::new("source|destination|>chunks|>main chunk length|>times fewer");
+        let today = [("unchanged".to_owned(), "unchanged".to_owned(), self.today)];
         let best = self.best.iter();
         let best = best.map(|s| (s.from.text(), s.to.text(), s.cost));
         for (from, to, cost) in today.into_iter().chain(best) {
@@ -98,7 +98,7 @@ impl Suggestions {
 fn advice(today: Cost, best: &[Way], sides: (&Deployment, &Deployment)) -> String {
     let now = today.text();
     let Some(first) = best.first() else {
-        return format!("Leave it as it is: no other order, block size or layout makes fewer than {now}.");
+        return format!("Leave it unchanged: no other order, block size or layout needs fewer than {now}.");
     };
     let name = |role: &str, side: &Deployment| match side.name() {
         "" => format!("the {role}"),
