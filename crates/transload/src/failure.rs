@@ -12,20 +12,17 @@ use transload::layout::document::{Fault, Faults};
 
 use crate::show::terminal;
 
-/// The greatest width of an error message in columns.
 const WIDTH: usize = 100;
 
 /// The longest line of a document that is shown, in bytes; a one-line document would otherwise be printed whole.
 const LONGEST_LINE: usize = 200;
 
-/// A reason why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The usage is wrong, or an input cannot be used: exit code 2.
     Input(Report),
     /// The command ran, and the answer is no: exit code 1.
     No(Report),
-    /// The results could not be written.
     Output(io::Error),
 }
 
@@ -80,7 +77,6 @@ impl From<io::Error> for Failure {
 }
 
 impl Failure {
-    /// Creates the failure for a model that cannot be served as requested.
     pub(crate) fn unservable(called: &str, model: &Model, faults: Faults) -> Self {
         let name = |path: &str| {
             let index = path.strip_prefix("group[")?;
@@ -230,7 +226,6 @@ impl From<DocumentError> for Failure {
     }
 }
 
-/// An error with marked positions in a text.
 #[derive(Debug, Error, Diagnostic)]
 #[error("{wrong}")]
 struct Marked {

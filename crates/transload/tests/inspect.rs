@@ -307,7 +307,7 @@ fn bad_configs_are_told_what_is_wrong() {
         ("{\"a\":\n", "EOF while parsing a value"),
         ("[]", "config.json: a config is a table, not a list"),
         ("{}", "config.json: model_type: is missing"),
-        (r#"{"model_type": "lama"}"#, "\"lama\" is no family of the catalog; the nearest are llama"),
+        (r#"{"model_type": "lama"}"#, "\"lama\" is not a model family of the catalog; the nearest are llama"),
         (
             r#"{"model_type": "llama", "num_key_value_heads": "8"}"#,
             "config.json: num_key_value_heads: has to be a whole number, not \"8\"",

@@ -156,7 +156,7 @@ fn all_faults_of_a_document_are_told_at_once() {
         "a.toml",
         "3 faults",
         "tp: has to be from 1 to 4096, not 0",
-        "group[0].spec[0].head: is no field here; did you mean heads?",
+        "group[0].spec[0].head: is not a field here; did you mean heads?",
         "group[0].spec[0].heads: is missing",
     ] {
         assert!(ran.stderr.contains(part), "{part} in {}", ran.stderr);

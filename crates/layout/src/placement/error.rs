@@ -25,7 +25,7 @@ pub(crate) enum PlacementError {
         error: PartitionError,
     },
     /// `block_size` is not a multiple of the tokens of one state.
-    #[error("block_size {block_size} is no multiple of tokens_per_state {tokens_per_state}")]
+    #[error("block_size {block_size} is not a multiple of tokens_per_state {tokens_per_state}")]
     RaggedState {
         /// Tokens per block.
         block_size: u64,

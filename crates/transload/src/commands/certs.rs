@@ -200,7 +200,6 @@ fn first_repeated(agents: &[NewAgent]) -> Option<&ServiceName> {
     agents.iter().map(|agent| &agent.name).find(|name| !seen.insert(*name))
 }
 
-/// The certificates of a folder, as printed.
 #[derive(Debug, Serialize)]
 struct Listing {
     schema: &'static str,

@@ -38,7 +38,6 @@ pub(crate) enum Command {
     SourceProcess,
 }
 
-/// Runs a command.
 pub(crate) fn run(command: Command, output: &mut Output) -> Result<(), Failure> {
     if output.is_csv() && !matches!(command, Command::Plan(_)) {
         return Err(Failure::input(

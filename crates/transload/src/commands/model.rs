@@ -27,7 +27,6 @@ pub(crate) struct ModelArgs {
 }
 
 impl ModelArgs {
-    /// Returns whether the model is described without a config.
     pub(crate) fn has_spec(&self) -> bool {
         self.spec.is_some()
     }
@@ -115,7 +114,6 @@ fn in_folder(config: &Path) -> PathBuf {
     }
 }
 
-/// Returns a file's name for messages.
 fn called(path: &Path) -> String {
     match path.as_os_str() == "-" {
         true => "stdin".to_owned(),

@@ -5,7 +5,6 @@ use serde::Serialize;
 use crate::show::number::figures;
 use crate::show::table::Table;
 
-/// A figure and its baseline, as printed.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Figure {
     name: String,
@@ -21,7 +20,6 @@ pub(super) struct Figure {
     error: Option<String>,
 }
 
-/// The value that a figure is compared with.
 #[derive(Clone, Debug, Serialize)]
 struct Baseline {
     name: String,
@@ -53,13 +51,11 @@ impl Figure {
         }
     }
 
-    /// Creates a figure that could not be measured at all.
     #[cfg(feature = "cuda")]
     pub(super) fn failed(name: impl Into<String>, error: String) -> Self {
         Self::new::<1>(name, "", "", &[], [0, 0]).because(Some(error))
     }
 
-    /// Adds an error to a figure.
     #[cfg(feature = "cuda")]
     pub(super) fn because(self, error: Option<String>) -> Self {
         Self { error, ..self }
@@ -93,7 +89,6 @@ pub(super) struct Report {
     notes: Vec<String>,
 }
 
-/// The machine of a measurement.
 #[derive(Debug, Serialize)]
 struct Machine {
     cpu: String,

@@ -2,7 +2,7 @@
 
 use memmap2::{Advice, MmapMut};
 
-use super::course::timed;
+use super::schedule::timed;
 use crate::failure::Failure;
 use crate::show::number::gigabytes_per_second;
 
@@ -15,7 +15,6 @@ pub(super) struct Memcpy {
 impl Memcpy {
     pub(super) const NAME: &'static str = "contiguous memcpy";
 
-    /// Allocates two buffers of this size.
     pub(super) fn new(bytes: u64) -> Result<Self, Failure> {
         let buffer = |byte| -> std::io::Result<MmapMut> {
             let mut buffer = MmapMut::map_anon(bytes as usize)?;

@@ -3,7 +3,6 @@
 mod baseline;
 mod case;
 mod copy;
-mod course;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod measure;
@@ -11,6 +10,7 @@ mod memcpy;
 mod network;
 mod paths;
 mod plan;
+mod schedule;
 mod store;
 
 use std::time::Duration;
@@ -34,7 +34,6 @@ Each figure is measured in alternation with a baseline, so that their ratio
 holds even if the machine is busy or slows down. Ratios are medians over the
 rounds.";
 
-/// The examples in the help of each bench.
 const PLAN: &str = "Examples:\n  transload bench plan --rounds 101";
 const COPY: &str = "Examples:\n  transload bench copy --seconds 5 --format json";
 const QUIC: &str = "Examples:\n  transload bench quic --rounds 7\n  transload bench quic --mtu 1500";
@@ -120,25 +119,25 @@ impl Network {
 }
 
 pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
-    let effort = course::Effort { rounds: args.rounds as usize, most: Duration::from_secs(args.seconds.into()) };
+    let limits = schedule::Limits { rounds: args.rounds as usize, most: Duration::from_secs(args.seconds.into()) };
     let mut notes = Vec::new();
     let (name, results) = match args.bench {
-        Bench::Plan => ("plan", plan::run(effort)?),
-        Bench::Copy => ("copy", copy::run(effort)?),
+        Bench::Plan => ("plan", plan::run(limits)?),
+        Bench::Copy => ("copy", copy::run(limits)?),
         Bench::Quic(network) => {
             network.enter(&mut notes)?;
-            ("quic", paths::quic(effort)?)
+            ("quic", paths::quic(limits)?)
         }
-        Bench::Local => ("local", paths::local(effort)?),
+        Bench::Local => ("local", paths::local(limits)?),
         Bench::Store(args) => {
-            let measured = store::run(&args, effort)?;
+            let measured = store::run(&args, limits)?;
             notes = measured.notes;
             ("store", measured.figures)
         }
         #[cfg(feature = "cuda")]
         Bench::Gpu(args) => {
             args.network.enter(&mut notes)?;
-            let (figures, told) = gpu::run(&args, effort)?;
+            let (figures, told) = gpu::run(&args, limits)?;
             notes.extend(told);
             ("gpu", figures)
         }

@@ -69,7 +69,6 @@ fn prefill_shape(tokens: u64) -> Llama {
     }
 }
 
-/// The decode side of the same model.
 fn decode_shape(tokens: u64) -> Llama {
     Llama { name: "decode", tp: 4, block_size: 64, num_blocks: pool(tokens, 64), order: "HND", ..prefill_shape(tokens) }
 }

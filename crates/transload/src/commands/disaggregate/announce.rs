@@ -9,7 +9,7 @@ use transload_sidecar::settings::UpstreamTls;
 use transload_sidecar::{Role, ServerUrl};
 
 use super::common::ClientCertificate;
-use super::serve::{Ends, no_runtime};
+use super::serve::{StopSignals, no_runtime};
 use super::values;
 use crate::commands::engines;
 use crate::failure::{Failure, chain};
@@ -52,7 +52,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let announcement = args.announcement()?;
     let runtime = engines::runtime()?;
-    let announced = runtime.block_on(until_told_to_end(announcement));
+    let announced = runtime.block_on(until_stopped(announcement));
     // A DNS look-up may hang longer than the process should wait.
     runtime.shutdown_background();
     announced
@@ -77,18 +77,18 @@ impl Args {
     }
 }
 
-async fn until_told_to_end(announcement: Announcement) -> Result<(), Failure> {
-    let mut ends = Ends::new().map_err(no_runtime)?;
-    let mut twice = Ends::new().map_err(no_runtime)?;
+async fn until_stopped(announcement: Announcement) -> Result<(), Failure> {
+    let mut stop = StopSignals::new().map_err(no_runtime)?;
+    let mut second_stop = StopSignals::new().map_err(no_runtime)?;
     let line =
         format!("announcing the {} server {} at {}", announcement.role.name(), announcement.url, announcement.etcd);
     let announcing = announce(announcement, async {
         eprintln!("{line}");
-        ends.next().await;
+        stop.next().await;
     });
     let cut = async {
-        twice.next().await;
-        twice.next().await;
+        second_stop.next().await;
+        second_stop.next().await;
     };
     tokio::select! {
         announced = announcing => announced.map_err(|error| match error {

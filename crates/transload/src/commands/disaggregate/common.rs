@@ -13,7 +13,6 @@ use transload_sidecar::settings::{KvConnector, Limits, Mode, PrefillFailure, Ser
 use super::values::{self, Admin, Stage, Stages};
 use crate::failure::Failure;
 
-/// The heading of the options that limit what clients may do.
 pub(super) const SECURITY: &str = "Security";
 
 /// Everything that they have in common but [`Protocol`], which stands first in the help.
@@ -94,7 +93,6 @@ impl Common {
         })
     }
 
-    /// Returns whether there is a server certificate for clients.
     pub(super) fn has_certificate(&self) -> bool {
         self.tls.cert_path.is_some()
     }
@@ -289,7 +287,6 @@ pub(super) struct Ignored {
 }
 
 impl Ignored {
-    /// Returns whether an option is one of these.
     pub(super) fn has(name: &str) -> bool {
         name.starts_with("zap-")
             || name.starts_with("inference-pool")

@@ -50,7 +50,6 @@ impl<'de> Deserialize<'de> for Document {
     }
 }
 
-/// The values of a key: none, one, or a list.
 struct Values(Vec<String>);
 
 impl<'de> Deserialize<'de> for Values {

@@ -8,7 +8,7 @@ use transload_sidecar::settings::{Choosing, Mode, Policy, Secret, Settings};
 use transload_sidecar::{ServerUrl, Target};
 
 use super::common::{Common, Environment, Protocol};
-use super::given::{Elsewhere, Given};
+use super::options::{CommandLine, OtherSources};
 use super::{serve, values, variable};
 use crate::failure::Failure;
 use crate::show::number;
@@ -46,7 +46,7 @@ re-read when it changes.";
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Args {
     #[command(flatten)]
-    given: Given<Options>,
+    flags: CommandLine<Options>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -114,9 +114,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 impl Args {
     pub(super) fn settings(&self, environment: Environment<'_>) -> Result<Settings, Failure> {
-        let elsewhere = Elsewhere { variables: &[], superseded: &[], never_empty: &[] };
-        let complete = self.given.complete(&elsewhere, environment)?;
-        complete.options.settings(environment)
+        let other_sources = OtherSources { variables: &[], superseded: &[], never_empty: &[] };
+        let resolved = self.flags.resolve(&other_sources, environment)?;
+        resolved.options.settings(environment)
     }
 }
 

@@ -20,20 +20,20 @@ pub(super) fn serve(mut settings: Settings) -> Result<(), Failure> {
     }
     // This runtime only waits and serves the admin address; clients have their own threads.
     let runtime = engines::runtime()?;
-    let served = runtime.block_on(until_told_to_end(settings));
+    let served = runtime.block_on(until_stopped(settings));
     // A DNS look-up may hang longer than the process should wait.
     runtime.shutdown_background();
     served
 }
 
-async fn until_told_to_end(settings: Settings) -> Result<(), Failure> {
+async fn until_stopped(settings: Settings) -> Result<(), Failure> {
     // Installed before anything is served, so that an early signal is not lost.
-    let mut ends = Ends::new().map_err(no_runtime)?;
+    let mut stop = StopSignals::new().map_err(no_runtime)?;
     let mut hangup = signal(SignalKind::hangup()).map_err(no_runtime)?;
     let drain = settings.drain;
     let started = tokio::select! {
         started = Running::start(settings) => started,
-        () = ends.next() => return Ok(()),
+        () = stop.next() => return Ok(()),
     };
     let running = started.map_err(|error| unstarted(&error))?;
     let addresses: Vec<_> = running.addresses().iter().map(SocketAddr::to_string).collect();
@@ -46,26 +46,25 @@ async fn until_told_to_end(settings: Settings) -> Result<(), Failure> {
     loop {
         tokio::select! {
             _ = hangup.recv() => running.reload(),
-            () = ends.next() => break,
+            () = stop.next() => break,
         }
     }
     eprintln!("shutting down: requests in flight have {drain:?} to end");
     tokio::select! {
         () = running.drain(drain) => Ok(()),
-        () = ends.next() => Err(Failure::no(
+        () = stop.next() => Err(Failure::no(
             "stopped by a second signal: requests in flight were cut off",
             "a single signal lets them end within --drain",
         )),
     }
 }
 
-/// The signals that end the process.
-pub(super) struct Ends {
+pub(super) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Ends {
+impl StopSignals {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }

@@ -7,7 +7,7 @@ use transload_sidecar::settings::{Beside, Mode, Settings};
 use transload_sidecar::{AllowList, ServerUrl, Target};
 
 use super::common::{Common, Environment, Ignored, Protocol, SECURITY};
-use super::given::{Elsewhere, Given};
+use super::options::{CommandLine, OtherSources};
 use super::values::{self, Stage, Stages};
 use super::{serve, variable};
 use crate::failure::Failure;
@@ -41,7 +41,7 @@ SIGTERM stops at once. SIGHUP re-reads certificates.";
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
-    given: Given<Options>,
+    flags: CommandLine<Options>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -117,7 +117,7 @@ struct Deprecated {
     decoder_tls_insecure_skip_verify: Option<bool>,
 }
 
-const ELSEWHERE: Elsewhere<'_> = Elsewhere {
+const OTHER_SOURCES: OtherSources<'_> = OtherSources {
     variables: &[
         ("ENABLE_PREFILLER_SAMPLING", "enable-prefiller-sampling"),
         ("INFERENCE_POOL", "inference-pool"),
@@ -144,17 +144,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 impl Args {
     /// Returns the settings, and the names of the given options that have no effect.
     pub(super) fn settings(&self, environment: Environment<'_>) -> Result<(Settings, Vec<String>), Failure> {
-        let complete = self.given.complete(&ELSEWHERE, environment)?;
-        let given = |name: &str| complete.given.iter().any(|given| given == name);
+        let resolved = self.flags.resolve(&OTHER_SOURCES, environment)?;
+        let given = |name: &str| resolved.names.iter().any(|given| given == name);
         if given("admin") && given("metrics-port") {
             return Err(Failure::input(
                 "--admin and --metrics-port both set the admin address",
                 "give only one of the two",
             ));
         }
-        let mut ignored = complete.given;
+        let mut ignored = resolved.names;
         ignored.retain(|name| Ignored::has(name));
-        Ok((complete.options.settings(environment)?, ignored))
+        Ok((resolved.options.settings(environment)?, ignored))
     }
 }
 

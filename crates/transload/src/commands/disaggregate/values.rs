@@ -67,7 +67,6 @@ pub(super) fn host(text: &str) -> Result<IpAddr, String> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Admin(pub(super) Option<SocketAddr>);
 
-/// Parses `ADDR:PORT` or `off`.
 pub(super) fn admin(text: &str) -> Result<Admin, String> {
     match text {
         // YAML reads a bare off as false.
@@ -79,7 +78,6 @@ pub(super) fn admin(text: &str) -> Result<Admin, String> {
     }
 }
 
-/// Parses a path.
 pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     Ok(text.into())
 }
@@ -112,7 +110,6 @@ pub(super) fn no_encoder(text: &str) -> Result<String, String> {
     }
 }
 
-/// Parses a limit on connections.
 pub(super) fn connections(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("0 admits no client; write at least 1".to_owned()),
@@ -121,7 +118,6 @@ pub(super) fn connections(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Parses a role's name.
 pub(super) fn role(text: &str) -> Result<Role, String> {
     match text {
         "prefill" => Ok(Role::Prefill),
@@ -130,7 +126,6 @@ pub(super) fn role(text: &str) -> Result<Role, String> {
     }
 }
 
-/// Parses a policy's name.
 pub(super) fn policy(text: &str) -> Result<Policy, String> {
     match text {
         "round-robin" => Ok(Policy::RoundRobin),
@@ -140,7 +135,6 @@ pub(super) fn policy(text: &str) -> Result<Policy, String> {
     }
 }
 
-/// Parses the behaviour after a failed prefill.
 pub(super) fn prefill_failure(text: &str) -> Result<PrefillFailure, String> {
     match text {
         "fallback" => Ok(PrefillFailure::Fallback),
@@ -158,18 +152,15 @@ pub(super) enum Stage {
     Encoder,
 }
 
-/// The stages in one occurrence of an option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stages(Vec<Stage>);
 
 impl Stages {
-    /// Returns whether any occurrence names a stage.
     pub(super) fn name(all: &[Self], stage: Stage) -> bool {
         all.iter().any(|stages| stages.0.contains(&stage))
     }
 }
 
-/// Parses a comma-separated list of stages.
 pub(super) fn stages(text: &str) -> Result<Stages, String> {
     let stages = text.split(',').map(str::trim).filter(|name| !name.is_empty());
     let stages = stages.map(|name| match name {

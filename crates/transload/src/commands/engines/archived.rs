@@ -16,7 +16,6 @@ use crate::failure::{Failure, chain};
 
 /// The result of a request that was saved, restored and checked.
 pub(in crate::commands) struct Archived {
-    /// The third layout.
     pub(in crate::commands) deployment: Deployment,
     /// The number of tokens in whole token chunks.
     pub(in crate::commands) tokens: u64,

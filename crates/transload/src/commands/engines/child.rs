@@ -9,7 +9,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use super::messages::{Answer, Order};
-use crate::command::Itself;
+use crate::command::ThisProgram;
 use crate::failure::{Failure, chain};
 
 /// The time that the process gets to end.
@@ -22,7 +22,6 @@ pub(super) struct SourceProcess {
     answers: Lines<BufReader<ChildStdout>>,
 }
 
-/// A reason why the second process failed.
 #[derive(Debug, Error)]
 pub(super) enum ChildError {
     #[error("the source process could not be started: {0}")]
@@ -44,10 +43,9 @@ impl From<ChildError> for Failure {
 }
 
 impl SourceProcess {
-    /// Starts this program again as the source process.
     pub(super) fn start() -> Result<Self, ChildError> {
-        let itself = Itself::find().map_err(ChildError::Start)?;
-        let mut child = Command::from(itself.another())
+        let this_program = ThisProgram::find().map_err(ChildError::Start)?;
+        let mut child = Command::from(this_program.command())
             .arg(super::SOURCE_PROCESS)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

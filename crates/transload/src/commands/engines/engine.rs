@@ -27,7 +27,6 @@ pub(super) struct Engine {
     blocks: Vec<u32>,
 }
 
-/// A reason why an engine cannot be set up.
 #[derive(Debug, Error)]
 pub(super) enum EngineError {
     #[error("cannot allocate memory: {0}")]
@@ -55,7 +54,6 @@ impl From<EngineError> for Failure {
     }
 }
 
-/// The role of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Party {
     Source,
@@ -100,7 +98,6 @@ impl Engine {
         })
     }
 
-    /// Returns a rank's cache if it is on a GPU.
     #[cfg(feature = "cuda")]
     pub(super) fn on_gpu(&self, rank: Rank) -> Option<DeviceMemory> {
         let on_gpu = self.on_gpu.as_ref()?;
@@ -112,7 +109,6 @@ impl Engine {
         &self.blocks
     }
 
-    /// Returns the bytes of memory of all ranks.
     pub(super) fn bytes(&self) -> u64 {
         self.memories.iter().map(Memory::bytes).sum()
     }
@@ -122,7 +118,6 @@ impl Engine {
         self.write(&self.blocks, progress)
     }
 
-    /// Writes canaries everywhere.
     pub(super) fn clear(&self, progress: impl FnMut(u64)) -> Result<(), ContentsError> {
         self.write(&[], progress)
     }
@@ -180,7 +175,6 @@ impl Engine {
     }
 }
 
-/// Returns an engine's block table, scattered over its pool.
 pub(super) fn tables(deployment: &Deployment, tokens: u64, salt: u64) -> Tables {
     Tables(vec![BlockTable::List(blocks(deployment, tokens, salt))])
 }

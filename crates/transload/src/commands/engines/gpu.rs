@@ -34,7 +34,6 @@ mod with {
         }
     }
 
-    /// Opens a GPU by its ordinal.
     pub(in crate::commands) fn open(ordinal: u32) -> Result<Gpu, Failure> {
         Gpu::open(ordinal).map_err(|error| match error {
             GpuError::NoCuda(why) => {
@@ -58,12 +57,10 @@ mod with {
             ranks.collect::<Result<_, _>>().map(Self)
         }
 
-        /// Copies one rank's memory to the GPU.
         pub(in crate::commands::engines) fn upload(&self, rank: usize, copy: &Memory) -> Result<(), GpuError> {
             whole(copy, &self.0[rank], copy.bytes())
         }
 
-        /// Copies one rank's memory back.
         pub(in crate::commands::engines) fn download(&self, rank: usize, copy: &Memory) -> Result<(), GpuError> {
             whole(&self.0[rank], copy, copy.bytes())
         }

@@ -27,7 +27,6 @@ pub(super) use source::run as run_source;
 
 use crate::failure::Failure;
 
-/// The hidden subcommand of the second process.
 pub(super) const SOURCE_PROCESS: &str = "source-process";
 
 /// Returns the failure for an error that cannot happen with the layouts used here.

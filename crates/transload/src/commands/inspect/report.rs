@@ -18,7 +18,6 @@ use crate::show::{deployment as show, number, terminal};
 /// The width of a sketch outside a terminal, in columns.
 const WIDTH: usize = 80;
 
-/// The report about a model.
 pub(super) struct Report<'a> {
     model: &'a Model,
     called: &'a str,
@@ -58,7 +57,6 @@ pub(super) struct Json<'a> {
     bytes_per_token: Number,
     fixed_bytes: u128,
     sequence: Sequence,
-    /// The number of layers of each kind.
     layer_kinds: Vec<LayerKind>,
     groups: Vec<GroupJson<'a>>,
     ranks: Vec<RankJson>,
@@ -391,7 +389,6 @@ fn packed(model: &Model) -> Option<&'static str> {
     model.packed.map(|packed| CacheDtype::Packed(packed).name())
 }
 
-/// Lists the assumed defaults and the unread keys of the config.
 fn notes(model: &Model) -> String {
     let mut text = String::new();
     if let Some(packed) = packed(model) {
@@ -438,7 +435,6 @@ pub(super) fn without_caches(model: &Model, tokens: u64) -> Json<'_> {
     }
 }
 
-/// Returns the text for a model without a cache of its own.
 pub(super) fn ownerless(model: &Model, called: &str) -> String {
     format!(
         " {called}: {}, {}\n\n no cache of its own: its layers read the caches of the model that it drafts for\n{}",
@@ -480,7 +476,6 @@ fn short(value: &str) -> String {
     }
 }
 
-/// Describes the capacity of a block.
 fn block(group: &Group) -> String {
     match group.is_recurrent() {
         true => "a sequence".to_owned(),

@@ -32,7 +32,6 @@ pub(super) struct BlockArgs {
 }
 
 impl BlockArgs {
-    /// Returns whether block lists were given.
     pub(super) fn are_listed(&self) -> bool {
         !self.src_blocks.is_empty() || !self.dst_blocks.is_empty()
     }

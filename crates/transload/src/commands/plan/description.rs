@@ -8,7 +8,6 @@ use transload::layout::spec::ConvLayout;
 
 use crate::commands::model;
 
-/// The known keys, for messages.
 const KEYS: &str = "tp, pp, block, blocks, order, conv (DS or SD), allocation (one or per_layer), name";
 
 /// The way in which a side serves the model, as typed.
@@ -122,7 +121,7 @@ mod tests {
             ("tp=2,tp=4", "tp is given twice"),
             ("conv=s", "conv must be DS or SD, not \"s\""),
             ("tp=1,dp=8", "dp=8 is 8 replicas, and a request's cache lies in one of them: leave dp out"),
-            ("order=LXS", "'X' is no axis"),
+            ("order=LXS", "'X' is not an axis"),
             ("rank=3", "\"rank\" is not a key of a side; the keys are tp, pp, block"),
         ] {
             let problem = text.parse::<Description>().expect_err(text);

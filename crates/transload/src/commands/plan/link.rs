@@ -67,7 +67,6 @@ pub(crate) fn parse_cost(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// The arrangement of the blocks in an estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(in crate::commands) enum Blocks {
@@ -75,7 +74,6 @@ pub(in crate::commands) enum Blocks {
     Scattered,
     /// Block i is block i on both sides.
     Contiguous,
-    /// Blocks are those of the command's lists.
     Listed,
 }
 
@@ -99,7 +97,6 @@ pub(super) struct LinkArgs {
 }
 
 impl LinkArgs {
-    /// Estimates a plan if a link was named.
     pub(super) fn estimate(
         &self,
         planned: &Planned,
@@ -130,7 +127,6 @@ impl LinkArgs {
     }
 }
 
-/// The estimated time of a plan on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(in crate::commands) struct Estimate {
     pub(super) blocks: Blocks,
@@ -138,7 +134,6 @@ pub(in crate::commands) struct Estimate {
     pub(super) chunk_cost_seconds: f64,
     /// The time with a separate link for each rank; the busiest rank takes longest.
     pub(super) seconds_with_a_link_each: f64,
-    /// The time with one link for all ranks.
     pub(super) seconds_with_one_link: f64,
 }
 
@@ -168,7 +163,6 @@ impl Estimate {
         }
     }
 
-    /// Formats the estimate in one line.
     pub(super) fn text(&self) -> String {
         let time = |seconds| {
             // Times beyond 10^11 years are all shown as the maximum.
@@ -249,7 +243,8 @@ mod tests {
     fn costs_are_times() {
         assert_eq!(parse_cost("3.9us"), Ok(Duration::from_nanos(3900)));
         assert_eq!(parse_cost("400 ns"), Ok(Duration::from_nanos(400)));
-        for (text, told) in [("4", "write 4us or 4ns"), ("-4us", "for example 4us or 400ns"), ("4 weeks", "is not a unit of time")]
+        for (text, told) in
+            [("4", "write 4us or 4ns"), ("-4us", "for example 4us or 400ns"), ("4 weeks", "is not a unit of time")]
         {
             let error = parse_cost(text).expect_err(text);
             assert!(error.contains(told), "{text}: {error}");

@@ -11,7 +11,6 @@ use super::blocks::BlockArgs;
 use super::sides::SideArgs;
 use crate::failure::Failure;
 
-/// A compiled and bound plan.
 pub(in crate::commands) struct Planned {
     pub(in crate::commands) plan: Plan,
     pub(in crate::commands) tables: (Tables, Tables),
@@ -21,7 +20,6 @@ pub(in crate::commands) struct Planned {
 }
 
 impl Planned {
-    /// Compiles a plan and binds it to the requested blocks.
     pub(super) fn of(
         src: &Deployment,
         dst: &Deployment,

@@ -18,7 +18,6 @@ use crate::show::histogram::{Bar, histogram};
 use crate::show::table::Table;
 use crate::show::{deployment, number};
 
-/// The report about a plan.
 pub(in crate::commands) struct Report<'a> {
     pub(in crate::commands) src: &'a Deployment,
     pub(in crate::commands) dst: &'a Deployment,
@@ -26,11 +25,8 @@ pub(in crate::commands) struct Report<'a> {
     pub(in crate::commands) bound: &'a BoundPlan,
     /// The time to compile and bind, from two checked deployments.
     pub(in crate::commands) compile: Duration,
-    /// The file with the picture, if one was drawn.
     pub(in crate::commands) svg: Option<&'a Path>,
-    /// The estimate on a link, if one was named.
     pub(in crate::commands) estimate: Option<Estimate>,
-    /// The suggested changes, if they were requested.
     pub(in crate::commands) suggestions: Option<Suggestions>,
 }
 
@@ -66,7 +62,6 @@ struct DescriptorLists {
     bytes: u64,
 }
 
-/// The requested tokens.
 #[derive(Debug, Serialize)]
 struct Asked {
     start: u64,
@@ -76,11 +71,9 @@ struct Asked {
 /// The pairs of a source rank and a destination rank.
 #[derive(Debug, Serialize)]
 struct Links {
-    /// The number of pairs.
     all: u64,
     /// The number of pairs without traffic.
     idle: u64,
-    /// The source ranks that send nothing.
     idle_sources: Vec<u32>,
 }
 
@@ -171,7 +164,6 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Formats the table's rows as CSV.
     pub(in crate::commands) fn csv(&self) -> String {
         let mut text = String::from("src_rank,dst_rank,group,component,bytes,chunks,min_chunk_bytes,max_chunk_bytes\n");
         for row in self.rows(false) {
@@ -363,7 +355,6 @@ impl<'a> Report<'a> {
     }
 }
 
-/// The sum of a row.
 #[derive(Clone, Copy, Debug, Default)]
 struct Total {
     bytes: u64,

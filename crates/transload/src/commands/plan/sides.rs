@@ -114,7 +114,6 @@ fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Returns a document's name for messages.
 fn called(path: &Path) -> Display<'_> {
     match is_stdin(path) {
         true => Path::new("stdin").display(),
@@ -122,7 +121,6 @@ fn called(path: &Path) -> Display<'_> {
     }
 }
 
-/// Reads a deployment from a file, or from stdin for `-`.
 fn read_document(path: &Path) -> Result<Deployment, DocumentError> {
     match is_stdin(path) {
         // Stdin is not opened by its path, since it may be a socket, which cannot be opened.

@@ -8,7 +8,6 @@ use transload::store::ManifestName;
 
 use crate::show::{number, text};
 
-/// A manifest of an archive, as displayed.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Shown {
     /// `root` is a saved prefix, `part` is what one rank saved.
@@ -68,7 +67,6 @@ impl Shown {
         })
     }
 
-    /// Formats the manifest for a terminal.
     pub(super) fn lines(&self) -> String {
         let mut lines = match &self.prefix {
             Some(prefix) => format!(

@@ -14,7 +14,7 @@ use transload::store::loader::Library;
 use transload::store::{ManifestName, StoreUri, is_built_in, open};
 
 use super::printable;
-use crate::command::Itself;
+use crate::command::ThisProgram;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::show::number;
@@ -201,7 +201,7 @@ impl Args {
         options: &Options,
         found: &mut dyn FnMut(&Finding),
     ) -> Result<Report, Failure> {
-        let itself = Itself::find().map_err(|error| {
+        let this_program = ThisProgram::find().map_err(|error| {
             Failure::input(
                 format!("cannot find this program's own file: {error}"),
                 "check whether the file was \
@@ -209,7 +209,7 @@ impl Args {
             )
         })?;
         let command = |item: &'static Item| {
-            let mut command = itself.another();
+            let mut command = this_program.command();
             command.args(["store", "check", &self.uri, "--child", item.name]);
             command.args(["--seed", &options.seed.to_string()]);
             if let Some(library) = library {
@@ -227,7 +227,6 @@ impl Args {
 /// The item that loads a library. It is skipped only if there is none.
 const LOADS: &str = "library-loads";
 
-/// Runs one item in a child process.
 fn child(subject: Subject, name: &str, options: &Options) -> Result<(), Failure> {
     let Some(item) = item(name) else {
         return Err(Failure::input(
@@ -241,7 +240,6 @@ fn child(subject: Subject, name: &str, options: &Options) -> Result<(), Failure>
 
 struct Checked<'a> {
     uri: &'a str,
-    /// The subject's name.
     called: String,
     report: Report,
 }

@@ -61,8 +61,8 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     match Session::read(&file) {
         Ok(session) => {
             let bytes = file.len();
-            let told = Told { session, bytes };
-            output.show(|| Json::new(Ok(&told)), || told.table())?;
+            let contents = Contents { session, bytes };
+            output.show(|| Json::new(Ok(&contents)), || contents.table())?;
             Ok(())
         }
         Err(error) => {
@@ -93,19 +93,18 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The JSON output.
 #[derive(Serialize)]
 struct Json<'a> {
     schema: &'static str,
     ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    info: Option<&'a Told>,
+    info: Option<&'a Contents>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
 impl<'a> Json<'a> {
-    fn new(info: Result<&'a Told, String>) -> Self {
+    fn new(info: Result<&'a Contents, String>) -> Self {
         Self {
             schema: "transload.store.llama/1",
             ok: info.is_ok(),
@@ -116,13 +115,13 @@ impl<'a> Json<'a> {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct Contents {
     #[serde(flatten)]
     session: Session,
     bytes: usize,
 }
 
-impl Told {
+impl Contents {
     fn table(&self) -> String {
         let session = &self.session;
         let (first, last) = session.positions;

@@ -85,12 +85,10 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     }
 }
 
-/// Opens a store for another command.
 pub(super) fn open(uri: &str) -> Result<Arc<dyn Backend>, Failure> {
     Ok(Store::open(uri)?.backend)
 }
 
-/// An opened store that a user named.
 struct Store {
     uri: String,
     backend: Arc<dyn Backend>,
@@ -102,7 +100,6 @@ impl Store {
         Self::opened(uri, transload::store::open_existing(uri))
     }
 
-    /// Opens a store, and creates it if it does not exist.
     fn open(uri: &str) -> Result<Self, Failure> {
         Self::opened(uri, transload::store::open(uri))
     }
@@ -151,7 +148,6 @@ impl Store {
         }
     }
 
-    /// Returns the failure for an error of the store.
     fn failed(&self, error: &StoreError) -> Failure {
         let wrong = format!("{}: {}", self.uri, chain(error));
         match error {

@@ -59,7 +59,6 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     }
 }
 
-/// The result of looking for a name.
 enum Found {
     /// A manifest with its size in bytes, or `None` if it cannot be read.
     There(Option<u64>),

@@ -96,7 +96,6 @@ struct Found {
     needed_by: Option<Vec<ManifestName>>,
 }
 
-/// The most names of manifests in a row.
 const NAMES: usize = 3;
 
 impl Found {
@@ -115,7 +114,6 @@ impl Found {
 struct Report<'a> {
     uri: &'a str,
     found: Vec<Found>,
-    /// True if everything was checked.
     complete: bool,
     /// The store's size, if it could be determined.
     usage: Option<Usage>,

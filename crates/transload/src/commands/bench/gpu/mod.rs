@@ -1,8 +1,8 @@
 //! `bench gpu`: the copies of one GPU, compared with its plain copies and with other methods.
 
 mod agents;
+mod buffers;
 mod bus;
-mod ground;
 mod relayout;
 mod ring;
 mod small;
@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 use transload::transfer::device::DeviceError;
 use transload::transfer::plan::program::Program;
 
-use super::course::{Course, Effort};
 use super::measure::Figure;
+use super::schedule::{Limits, Schedule};
 use crate::commands::engines::open_gpu;
 use crate::failure::{Failure, chain};
-use ground::{Ground, Way};
+use buffers::{Buffers, Method};
 
 /// What to measure.
 #[derive(Debug, clap::Args)]
@@ -46,11 +46,11 @@ pub(super) struct Args {
 /// The default size in MiB: the working set exceeds 1 GiB, and blocks of 128 MiB divide it.
 const FULL: u64 = 640;
 
-pub(super) fn run(args: &Args, effort: Effort) -> Result<(Vec<Figure>, Vec<String>), Failure> {
+pub(super) fn run(args: &Args, limits: Limits) -> Result<(Vec<Figure>, Vec<String>), Failure> {
     let gpu = open_gpu(args.device)?;
     let cases = relayout::CASES + bus::CASES + small::CASES + ring::CASES + agents::CASES + 1;
     let mut bench = Bench {
-        course: Course::new(effort, cases),
+        schedule: Schedule::new(limits, cases),
         out: args.out.as_deref().map(create).transpose()?,
         figures: Vec::new(),
         notes: vec![
@@ -58,15 +58,15 @@ pub(super) fn run(args: &Args, effort: Effort) -> Result<(Vec<Figure>, Vec<Strin
             format!("{} MiB on each side; every byte was checked before it was measured", args.mib),
         ],
     };
-    bench.course.prepare("memory");
-    let mut ground = Ground::new(&gpu, args.mib << 20)?;
+    bench.schedule.prepare("memory");
+    let mut buffers = Buffers::new(&gpu, args.mib << 20)?;
     // Cases that need the least of the driver run first, and those that involve other libraries last.
-    bus::run(&mut bench, &mut ground);
-    small::waiting(&mut bench, &ground);
-    ring::slots(&mut bench, &mut ground);
-    relayout::by_run(&mut bench, &mut ground);
-    small::submitting(&mut bench, &mut ground);
-    drop(ground);
+    bus::run(&mut bench, &mut buffers);
+    small::waiting(&mut bench, &buffers);
+    ring::slots(&mut bench, &mut buffers);
+    relayout::by_run(&mut bench, &mut buffers);
+    small::submitting(&mut bench, &mut buffers);
+    drop(buffers);
     relayout::canonical(&mut bench, &gpu, args.mib);
     ring::agents(&mut bench, &gpu, args.mib);
     agents::run(&mut bench, &gpu, args.mib);
@@ -85,7 +85,7 @@ fn create(path: &Path) -> Result<File, Failure> {
 
 /// A running bench. Each figure is written at once, and a failed case does not stop the others.
 struct Bench {
-    course: Course,
+    schedule: Schedule,
     out: Option<File>,
     figures: Vec<Figure>,
     notes: Vec<String>,
@@ -100,7 +100,7 @@ struct Rounds<const N: usize> {
 impl Bench {
     /// Runs a case. A failure becomes a figure with the case's name and an error.
     fn case(&mut self, name: &str, measure: impl FnOnce(&mut Self) -> Result<(), Failure>) {
-        self.course.prepare(name);
+        self.schedule.prepare(name);
         if let Err(failure) = measure(self) {
             self.add(Figure::failed(name, failure.wrong()));
         }
@@ -108,9 +108,9 @@ impl Bench {
 
     /// Returns a program with this run length that these ways execute correctly. Each way that fails becomes a figure
     /// with an error.
-    fn proven(&mut self, ground: &mut Ground, run: u64, ways: &[Way]) -> Result<Program, Failure> {
-        ground.proven(run, ways, |way, why| {
-            let name = format!("runs of {run} B, {}", way.name());
+    fn verified(&mut self, buffers: &mut Buffers, run: u64, methods: &[Method]) -> Result<Program, Failure> {
+        buffers.verified(run, methods, |method, why| {
+            let name = format!("runs of {run} B, {}", method.name());
             self.add(Figure::failed(name, why.to_owned()));
         })
     }
@@ -139,7 +139,7 @@ impl Bench {
             }
         });
         let turns = works.each_mut().map(|work| work as &mut dyn FnMut() -> _);
-        let Ok(values) = self.course.in_turns(name, turns);
+        let Ok(values) = self.schedule.in_turns(name, turns);
         let errors = errors.map(RefCell::into_inner);
         Rounds { values, errors }
     }

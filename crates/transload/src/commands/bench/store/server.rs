@@ -111,13 +111,11 @@ impl Server {
         }
     }
 
-    /// Opens the backend.
     pub(super) fn open(&self) -> Result<RedisStore, Failure> {
         let uri = self.uri.parse().map_err(refused(&self.uri))?;
         RedisStore::open(&uri, self.options.clone()).map_err(failed)
     }
 
-    /// Connects a plain client.
     pub(super) fn connect(&self) -> Result<Connection, Failure> {
         self.try_connect().map_err(refused(&self.uri))
     }
@@ -129,13 +127,11 @@ impl Server {
         Ok(connection)
     }
 
-    /// Empties the database.
     pub(super) fn clear(&self) -> Result<(), Failure> {
         let flushed = cmd("FLUSHDB").exec(&mut self.connect()?);
         flushed.map_err(refused(&self.uri))
     }
 
-    /// Describes the server in a note.
     pub(super) fn description(&self) -> String {
         match &self.started {
             Some((Process(child), _)) => {

@@ -23,14 +23,13 @@ type Options = BTreeMap<String, Vec<String>>;
 
 /// The options of a command as given on the command line, before the configuration and the environment are read.
 #[derive(Debug, Clone)]
-pub(crate) struct Given<F> {
+pub(crate) struct CommandLine<F> {
     flags: Options,
     options: PhantomData<fn() -> F>,
 }
 
 /// The sources of options besides flags, and their rules.
-pub(super) struct Elsewhere<'a> {
-    /// Environment variables, each with the option that it sets.
+pub(super) struct OtherSources<'a> {
     pub(super) variables: &'a [(&'a str, &'a str)],
     /// Pairs of an old and a new option: the old one is ignored if a source of higher precedence sets the new one.
     pub(super) superseded: &'a [(&'a str, &'a str)],
@@ -38,27 +37,25 @@ pub(super) struct Elsewhere<'a> {
     pub(super) never_empty: &'a [&'a str],
 }
 
-/// All options of a command, from all sources.
-pub(super) struct Complete<F> {
+pub(super) struct Resolved<F> {
     pub(super) options: F,
-    /// The names of the options that were set.
-    pub(super) given: Vec<String>,
+    pub(super) names: Vec<String>,
 }
 
-impl<F: clap::Args> Given<F> {
+impl<F: clap::Args> CommandLine<F> {
     /// Completes the flags with the configuration that they name and with the environment.
-    pub(super) fn complete(
+    pub(super) fn resolve(
         &self,
-        elsewhere: &Elsewhere<'_>,
+        other_sources: &OtherSources<'_>,
         environment: impl Fn(&str) -> Option<String>,
-    ) -> Result<Complete<F>, Failure> {
-        let mut values = elsewhere.without_empty(self.flags.clone())?;
+    ) -> Result<Resolved<F>, Failure> {
+        let mut values = other_sources.without_empty(self.flags.clone())?;
         if let Some((name, text)) = configuration(&values)? {
             let extra = options::<F>(Document::read(&name, &text)?, &name)?;
-            elsewhere.add(&mut values, elsewhere.without_empty(extra)?);
+            other_sources.add(&mut values, other_sources.without_empty(extra)?);
         }
         let mut extra = BTreeMap::new();
-        for (variable, option) in elsewhere.variables {
+        for (variable, option) in other_sources.variables {
             if let Some(value) = environment(variable) {
                 check::<F>(option, &value).map_err(|wrong| {
                     Failure::input(
@@ -69,20 +66,19 @@ impl<F: clap::Args> Given<F> {
                 extra.insert((*option).to_owned(), vec![value]);
             }
         }
-        elsewhere.add(&mut values, extra);
+        other_sources.add(&mut values, extra);
 
         let arguments =
             values.iter().flat_map(|(name, values)| values.iter().map(move |value| format!("--{name}={value}")));
         let options = parse::<F>(arguments).and_then(|matches| F::from_arg_matches(&matches));
-        Ok(Complete {
+        Ok(Resolved {
             // Each value was already checked at its source, so this error is unlikely.
             options: options.map_err(|error| Failure::input(chain(&error), "see --help"))?,
-            given: values.into_keys().collect(),
+            names: values.into_keys().collect(),
         })
     }
 }
 
-/// Returns the name and the text of the configuration, if there is one.
 fn configuration(flags: &Options) -> Result<Option<(String, String)>, Failure> {
     let last = |name| flags.get(name).and_then(|values| values.last());
     match (last(INLINE), last(FILE)) {
@@ -101,7 +97,7 @@ fn configuration(flags: &Options) -> Result<Option<(String, String)>, Failure> {
     }
 }
 
-impl Elsewhere<'_> {
+impl OtherSources<'_> {
     /// Drops empty values, which templates of manifests produce for unset variables.
     fn without_empty(&self, mut given: Options) -> Result<Options, Failure> {
         for (name, values) in &mut given {
@@ -150,7 +146,7 @@ fn names(option: &Arg) -> impl Iterator<Item = &str> {
 }
 
 // On the command line, clap parses the options as if they were the command's own.
-impl<F: clap::Args> clap::Args for Given<F> {
+impl<F: clap::Args> clap::Args for CommandLine<F> {
     fn augment_args(command: Command) -> Command {
         F::augment_args(command).args_override_self(true)
     }
@@ -160,7 +156,7 @@ impl<F: clap::Args> clap::Args for Given<F> {
     }
 }
 
-impl<F: clap::Args> FromArgMatches for Given<F> {
+impl<F: clap::Args> FromArgMatches for CommandLine<F> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut flags = BTreeMap::new();
         for option in command::<F>().get_arguments() {
