@@ -16,7 +16,7 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err("not true or false".to_owned()),
+        _ => Err("not a switch; write true or false".to_owned()),
     }
 }
 

@@ -213,13 +213,13 @@ mod tests {
     #[test]
     fn mistakes_say_what_would_be_right() {
         for (text, part) in [
-            ("", "is no block"),
-            ("attn=", "is no block"),
-            ("1,,2", "is no block"),
-            ("x", "is no block"),
-            ("+1", "is no block"),
-            ("1-2-3", "is no block"),
-            ("4294967295", "is no block"),
+            ("", "is not a block"),
+            ("attn=", "is not a block"),
+            ("1,,2", "is not a block"),
+            ("x", "is not a block"),
+            ("+1", "is not a block"),
+            ("1-2-3", "is not a block"),
+            ("4294967295", "is not a block"),
             ("7-3", "write 3-7"),
             ("0-4294967294", "more than"),
         ] {

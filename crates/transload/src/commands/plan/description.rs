@@ -120,7 +120,7 @@ mod tests {
             ("tp=0", "tp must be a whole number of at least 1, not \"0\""),
             ("tp=2,tp=4", "tp is given twice"),
             ("conv=s", "conv must be DS or SD, not \"s\""),
-            ("tp=1,dp=8", "dp=8 is 8 replicas, and a request's cache lies in one of them: leave dp out"),
+            ("tp=1,dp=8", "dp=8 means 8 replicas, but a request's cache is in only one of them: leave dp out"),
             ("order=LXS", "'X' is not an axis"),
             ("rank=3", "\"rank\" is not a key of a side; the keys are tp, pp, block"),
         ] {
