@@ -218,7 +218,7 @@ fn mistakes_of_newcomers_are_told_what_to_type() {
     fs::write(dir.path().join("side.toml"), document).expect("a file");
     for (args, told) in [
         ("empty.json", "empty.json is empty"),
-        ("side.toml", "give it as --spec FILE"),
+        ("side.toml", "pass it as --spec FILE"),
         ("meta-llama/Llama-3.1-8B", "hf download meta-llama/Llama-3.1-8B config.json"),
         ("config.json --memory 40", "write 40GiB"),
         ("config.json --tokens 1e6", "128k (128,000)"),

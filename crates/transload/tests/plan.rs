@@ -279,5 +279,5 @@ fn a_picture_that_cannot_be_written_is_a_fault() {
     let dir = pair(&document(SRC, ""), &document(DST, ""));
     let ran = plan(dir.path(), "--tokens 100 --svg missing/plan.svg");
     ran.refused("missing/plan.svg");
-    ran.refused("a folder that exists");
+    ran.refused("an existing, writable folder");
 }

@@ -48,7 +48,7 @@ fn links_and_sides_are_taken_as_people_type_them() {
     assert_eq!(seconds("2x200Gbit"), seconds("400Gbit"));
     assert!(seconds("400Gbit").is_some());
     let ran = canonical("--link -1Gbit");
-    ran.refused("write it as 100Gbit");
+    ran.refused("write, for example, 100Gbit");
     let replicas = "plan config.json --from-side tp=1,dp=8,order=nhd --to-side tp=8 --tokens 64";
     typed(llama().path(), replicas).refused("leave dp out");
 }
@@ -383,12 +383,12 @@ fn sides_that_make_no_sense_are_told_what_is_wrong() {
             "config.json --from-side tp=3 --to-side tp=4 --tokens 5",
             "group attn: heads: 8 cannot be shared out over tp = 3",
         ),
-        ("config.json --from-side tp=2 --to-side tp=4 --emit nixl", "how many tokens"),
+        ("config.json --from-side tp=2 --to-side tp=4 --emit nixl", "the number of tokens is missing"),
         ("config.json --from-side tp=2 --to-side tp=4 --tokens 5 --link fast", "is not a rate"),
     ] {
         typed(dir.path(), &format!("plan {args}")).refused(told);
     }
-    typed(dir.path(), "inspect config.json --format csv").refused("csv is for `transload plan`");
+    typed(dir.path(), "inspect config.json --format csv").refused("only `transload plan` supports --format csv");
 }
 
 #[test]

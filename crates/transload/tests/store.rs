@@ -522,7 +522,7 @@ fn a_lock_is_waited_for_as_long_as_the_environment_says() {
     lock.lock().expect("locked");
     let ran = typed_with("TRANSLOAD_FILE_LOCK_TIMEOUT", "1s", &format!("store gc {}", uri(&store.folder())));
     ran.fails("store.lock was still held after 1s");
-    ran.fails("`lslocks` names the process");
+    ran.fails("`lslocks` shows the process");
 }
 
 /// The bench's own server has no password, and its stores have no cap, whatever the environment says.
