@@ -223,7 +223,7 @@ fn mistakes_of_newcomers_are_told_what_to_type() {
         ("config.json --memory 40", "write 40GiB"),
         ("config.json --tokens 1e6", "128k (128,000)"),
         ("config.json --pp 33", "use at most 32 stages"),
-        ("config.json --engine vllm --block-size 17", "take 16 or 32"),
+        ("config.json --engine vllm --block-size 17", "use 16 or 32"),
         ("config.json --engine vllm --block-size 0", "block_size"),
     ] {
         typed(dir.path(), &format!("inspect {args}")).refused(told);

@@ -68,7 +68,8 @@ fn an_item_that_needs_a_library_fails_without_one() {
     let dir = tempfile::tempdir().expect("a folder");
     let uri = format!("file://{}", dir.path().join("kv").display());
     for more in ["", "--item manifest-replace"] {
-        typed(dir.path(), &format!("store check {uri} --item prefetch-bounds {more}")).refused("applies to libraries only");
+        typed(dir.path(), &format!("store check {uri} --item prefetch-bounds {more}"))
+            .refused("applies to libraries only");
     }
 }
 

@@ -41,7 +41,7 @@ After SIGTERM, requests in flight have the time of --drain to end; a second
 SIGTERM stops at once. SIGHUP re-reads certificates. The file of --discover is
 re-read when it changes.";
 
-/// Serve clients in front of prefill and decode servers, and choose the servers for each request.
+/// Serve clients in front of prefill and decode servers, and choose servers per request.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Args {

@@ -36,7 +36,7 @@ Environment:
 After SIGTERM, requests in flight have the time of --drain to end; a second
 SIGTERM stops at once. SIGHUP re-reads certificates.";
 
-/// Serve clients in front of a decode server, and send prompts to prefill servers. Replaces llm-d's sidecar.
+/// Send prompts to prefill servers in front of a decode server; replaces llm-d's sidecar.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -80,7 +80,7 @@ struct Options {
     ec_connector: Option<String>,
     #[command(flatten)]
     protocol: Protocol,
-    /// Serve clients over TLS, without --cert-path with a self-signed certificate.
+    /// Serve clients over TLS. Without --cert-path, the certificate is self-signed.
     #[arg(long, help_heading = "TLS", value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1,
         default_value = "true", default_missing_value = "true", value_parser = values::switch)]
     secure_proxy: bool,

@@ -30,10 +30,10 @@ Examples:
       --item manifest --format json
 
 Each item runs in its own process, so that a crash or a hang of a library
-affects that item only. Violations of the contract of kv_store_v1 are failures.
-Where the contract is silent and only the built-in backends promise more, there
-is a note. The check removes its manifests; its chunks stay until the store's
-next collection. Exit code 1 means that an item failed.";
+affects that item only. Violations of the contract of kv_store_v1 fail. Where
+the contract is silent and only the built-in backends promise more, there is a
+note. The check removes its manifests; its chunks stay until the store's next
+collection. Exit code 1 means that an item failed.";
 
 /// Check item by item whether a backend fulfils the contract of kv_store_v1.
 #[derive(Debug, clap::Args)]

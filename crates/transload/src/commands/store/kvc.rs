@@ -26,8 +26,8 @@ Examples:
   transload store kvc inspect 60c36f2f.kvc
   transload store kvc inspect 60c36f2f.kvc --format json
 
-Exit code 1 means that the file is not a KVC file or is damaged. The payload is
-not read.";
+Exit code 1 means that the file is not a KVC file or is damaged. The payload
+is not read.";
 
 const VERIFY: &str = "\
 Examples:
