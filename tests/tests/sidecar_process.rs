@@ -89,7 +89,7 @@ async fn a_signal_lets_streams_end_and_then_ends_the_process() {
 
         let client = streaming(clients[0]).await;
         process.signal(signal);
-        process.hear("ending").await;
+        process.hear("shutting down").await;
         soon("it is not ready", async || get(admin, "/readyz").await.status() == 503).await;
         soon("it refuses connections", async || TcpStream::connect(clients[0]).await.is_err()).await;
 
@@ -119,11 +119,11 @@ async fn a_second_signal_ends_the_process_at_once() {
     let mut process = Process::start(&sidecar(&["--vllm-port", &server.port(), "--drain=1440m"]));
     let client = streaming(process.addresses().await.0[0]).await;
     process.signal(Signal::TERM);
-    process.hear("ending").await;
+    process.hear("shutting down").await;
     process.signal(Signal::TERM);
     let (code, said) = process.ended().await;
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("told to end twice"), "{said}");
+    assert!(said.contains("stopped by a second signal"), "{said}");
     let rest = rest(client).await;
     assert!(!rest.contains("0\r\n\r\n"), "it must not look like a clean end: {rest:?}");
 }
@@ -138,7 +138,7 @@ async fn an_address_in_use_is_said_with_what_to_do() {
     let (code, said) = Process::start(&listen).ended().await;
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains(&format!("cannot listen at {address}")), "{said}");
-    assert!(said.contains("give another port"), "{said}");
+    assert!(said.contains("choose another port"), "{said}");
 
     let admin = ["proxy", decode, "--listen=127.0.0.1:0", "--admin", &address];
     let (code, said) = Process::start(&admin).ended().await;

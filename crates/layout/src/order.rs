@@ -76,7 +76,7 @@ pub struct Order {
 #[non_exhaustive]
 pub enum OrderError {
     /// The text contains a character that is not an axis.
-    #[error("'{found}' is no axis: an order is made of L, B, S (or N), H and C, with C also as K and D")]
+    #[error("'{found}' is not an axis: an order consists of L, B, S (or N), H and C, with C also as K and D")]
     UnknownLetter {
         /// The character.
         found: char,
@@ -94,7 +94,7 @@ pub enum OrderError {
         letter: Letter,
     },
     /// `C` occurs together with `K` or `D`, which are its parts.
-    #[error("C cannot stand beside K or D, which are its parts")]
+    #[error("C cannot be combined with K or D, which are its parts")]
     ContentTwice,
     /// `K` occurs together with brackets, which already separate keys and values.
     #[error(
@@ -128,7 +128,7 @@ pub enum OrderError {
         components: usize,
     },
     /// `K` occurs, but the spec has no keys and values.
-    #[error("K (key or value) is no axis of a spec of kind {kind}")]
+    #[error("K (key or value) is not an axis of a spec of kind {kind}")]
     NoKeyValue {
         /// The kind of the spec.
         kind: &'static str,

@@ -90,7 +90,7 @@ fn latents_may_have_windows_and_indexers_have_none() {
         assert_fault(&document(kind, 0), path, "has to be from 1 to");
     }
     let path = "group[0].spec[0].sliding_window";
-    assert_fault(&document("indexer", 128), path, "is no field here");
+    assert_fault(&document("indexer", 128), path, "is not a field here");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn orders_are_checked() {
     for (order, part) in [
         (json!("LBSHH"), "axis H is given twice"),
         (json!("LBSC"), "axis H is missing"),
-        (json!("LBSHX"), "'X' is no axis"),
+        (json!("LBSHX"), "'X' is not an axis"),
         (json!("LBH[DS]"), "the bracket gives 1 orders"),
         (json!("LBH[DS,SD"), "closed"),
         (json!([0, 1, 2, 2, 4]), "permutation"),

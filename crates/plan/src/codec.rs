@@ -70,7 +70,7 @@ impl fmt::Display for Codec {
 
 /// The error for a text that is not a codec's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no codec: write exact, q8 or q4")]
+#[error("`{0}` is not a codec: write exact, q8 or q4")]
 pub struct NoCodec(String);
 
 impl FromStr for Codec {

@@ -56,7 +56,7 @@ impl Deployment {
             }
         };
         let value: Value = serde_json::from_str(&text)
-            .map_err(|error| DocumentError::new_err(format!("the document is no JSON: {error}")))?;
+            .map_err(|error| DocumentError::new_err(format!("the document is not valid JSON: {error}")))?;
         let inner = layout::Deployment::from_value(&value).map_err(raise!(DocumentError))?;
         Ok(Self { inner: Arc::new(inner), text: text.into() })
     }

@@ -134,7 +134,7 @@ def test_a_codec_takes_less_room_and_shares_with_nobody(uri, codec):
     assert 0 < errors.max() < step and there.sum() > 512 * 4 * 2 * 128 * 0.9
     with pytest.raises(transload.ArchiveError, match="another model or cache"):
         archive().restore(found, deployment, 0, [restored], [range(32)])
-    with pytest.raises(ValueError, match="`int4` is no codec: write exact, q8 or q4"):
+    with pytest.raises(ValueError, match="`int4` is not a codec: write exact, q8 or q4"):
         archive(codec="int4")
 
 

@@ -65,7 +65,7 @@ pub enum StoreError {
     },
     /// Another process or thread did not release a lock in time. What readers see has not changed. The chunks that were
     /// put for the unpublished manifest may be lost with it: put both again.
-    #[error("{lock} was not given back within {waited:?}: whoever holds it works for that long, or was stopped")]
+    #[error("{lock} was still held after {waited:?}: the process that holds it is still busy or was stopped")]
     Locked {
         /// The lock's file, or its name inside a process.
         lock: String,

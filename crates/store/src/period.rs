@@ -10,16 +10,16 @@ use thiserror::Error;
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum PeriodError {
     /// The text is a number without a unit. People mean minutes by it as often as seconds.
-    #[error("{text} has no unit; write {text}s or {text}min, or {text}ms for thousandths of a second")]
+    #[error("{text} has no unit; write {text}s, {text}min or {text}ms (milliseconds)")]
     NoUnit { text: String },
     /// The unit is not known.
-    #[error("{unit:?} is no unit of time; the units are ns, us, ms, s, min (or m), h and d")]
+    #[error("{unit:?} is not a unit of time; the units are ns, us, ms, s, min (or m), h and d")]
     NoSuchUnit { unit: String },
     /// The text is not a number with a unit, or the number is too large.
-    #[error("{text:?} is no period; write a number and a unit, as 90s, 30min or 1h")]
+    #[error("{text:?} is not a duration; write a number and a unit, for example 90s, 30min or 1h")]
     NoPeriod { text: String },
     /// The period is 0, but a limit has to be longer.
-    #[error("{text} leaves no time at all; write at least 1ms")]
+    #[error("the duration {text} must be more than zero; write, for example, 1ms")]
     NoTime { text: String },
 }
 
@@ -35,7 +35,7 @@ pub enum PeriodError {
 /// assert_eq!(parse("1.5h"), Ok(Duration::from_secs(5400)));
 /// assert_eq!(
 ///     parse("5").unwrap_err().to_string(),
-///     "5 has no unit; write 5s or 5min, or 5ms for thousandths of a second"
+///     "5 has no unit; write 5s, 5min or 5ms (milliseconds)"
 /// );
 /// ```
 pub fn parse(text: &str) -> Result<Duration, PeriodError> {
@@ -92,19 +92,19 @@ mod tests {
             assert_eq!(parse(text), Ok(Duration::from_nanos(nanoseconds)), "{text}");
         }
         for (text, told) in [
-            ("5", "write 5s or 5min, or 5ms"),
-            ("0.5", "write 0.5s or 0.5min"),
-            ("1 week", "\"week\" is no unit of time"),
-            ("1M", "is no unit of time"),
-            ("1e30d", "is no unit of time"),
-            ("1m30s", "is no unit of time"),
-            ("", "as 90s"),
-            ("h", "as 90s"),
-            (".s", "as 90s"),
-            ("-1h", "as 90s"),
-            ("1.2.3s", "as 90s"),
-            ("inf", "as 90s"),
-            ("99999999999999999999d", "as 90s"),
+            ("5", "write 5s, 5min or 5ms"),
+            ("0.5", "write 0.5s, 0.5min"),
+            ("1 week", "\"week\" is not a unit of time"),
+            ("1M", "is not a unit of time"),
+            ("1e30d", "is not a unit of time"),
+            ("1m30s", "is not a unit of time"),
+            ("", "for example 90s"),
+            ("h", "for example 90s"),
+            (".s", "for example 90s"),
+            ("-1h", "for example 90s"),
+            ("1.2.3s", "for example 90s"),
+            ("inf", "for example 90s"),
+            ("99999999999999999999d", "for example 90s"),
         ] {
             let error = parse(text).expect_err(text).to_string();
             assert!(error.contains(told), "{text}: {error}");
@@ -112,7 +112,7 @@ mod tests {
         }
         for text in ["0", "0h", "0.1ns"] {
             let error = parse_limit(text).expect_err(text).to_string();
-            assert!(error.contains("no time at all"), "{text}: {error}");
+            assert!(error.contains("more than zero"), "{text}: {error}");
         }
         assert_eq!(parse_limit("1ms"), parse("1ms"));
     }

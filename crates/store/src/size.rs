@@ -13,10 +13,12 @@ pub enum SizeError {
     #[error("{text} has no unit; write {text}GiB or {text}MiB, or {text}B for bytes")]
     NoUnit { text: String },
     /// The unit is not known.
-    #[error("{unit:?} is no unit of size; the units are B, KiB, MiB, GiB and TiB (kB, MB, GB and TB of 1000)")]
+    #[error(
+        "{unit:?} is not a unit of size; the units are B, KiB, MiB, GiB, TiB (of 1024) and kB, MB, GB, TB (of 1000)"
+    )]
     NoSuchUnit { unit: String },
     /// The text is not a number with a unit, or the number does not fit in 64 bits.
-    #[error("{text:?} is no size; write a number and a unit, as 40GiB")]
+    #[error("{text:?} is not a size; write a number and a unit, for example 40GiB")]
     NoSize { text: String },
 }
 
@@ -98,15 +100,15 @@ mod tests {
         }
         for (text, told) in [
             ("40", "write 40GiB or 40MiB, or 40B for bytes"),
-            ("40Gb", "\"Gb\" is no unit of size"),
-            ("1GB?", "is no unit of size"),
-            ("1e400", "is no unit of size"),
-            ("", "as 40GiB"),
-            ("lots", "as 40GiB"),
-            ("GiB", "as 40GiB"),
-            ("-1", "as 40GiB"),
-            ("1.2.3GiB", "as 40GiB"),
-            ("99999999999TiB", "as 40GiB"),
+            ("40Gb", "\"Gb\" is not a unit of size"),
+            ("1GB?", "is not a unit of size"),
+            ("1e400", "is not a unit of size"),
+            ("", "for example 40GiB"),
+            ("lots", "for example 40GiB"),
+            ("GiB", "for example 40GiB"),
+            ("-1", "for example 40GiB"),
+            ("1.2.3GiB", "for example 40GiB"),
+            ("99999999999TiB", "for example 40GiB"),
         ] {
             let error = parse(text).expect_err(text).to_string();
             assert!(error.contains(told), "{text}: {error}");

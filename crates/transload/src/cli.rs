@@ -9,20 +9,20 @@ use crate::output::Format;
 use crate::show::terminal;
 
 const AFTER_HELP: &str = "\
-Results go to stdout, everything else to stderr.
-Exit codes: 0 done, 1 the answer is no, 2 bad usage or bad input.";
+Results go to stdout; messages and progress go to stderr.
+Exit codes: 0 success, 1 a check or an operation failed, 2 bad usage or bad input.";
 
 /// Moves the KV cache of language models between engines that lay it out differently.
 #[derive(Debug, Parser)]
 #[command(version, after_help = AFTER_HELP, max_term_width = 100, arg_required_else_help = true)]
 #[command(propagate_version = false, disable_help_subcommand = true)]
 pub(crate) struct Cli {
-    /// How results are printed.
+    /// Output format of results.
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", display_order = 100)]
     pub(crate) format: Format,
 
-    /// Tell on stderr what is being done; twice for every detail. For a choice, leave it out and set
-    /// TRANSLOAD_LOG, for instance to transload_transfer=debug.
+    /// Log to stderr what the command does; -vv logs all details. To select levels by module, set TRANSLOAD_LOG
+    /// instead, for example to transload_transfer=debug.
     #[arg(short, long, global = true, action = ArgAction::Count, display_order = 101)]
     verbose: u8,
 
@@ -36,8 +36,8 @@ impl Cli {
         let filter = match (self.verbose, std::env::var("TRANSLOAD_LOG")) {
             (0, Ok(wanted)) => EnvFilter::try_new(&wanted).map_err(|error| {
                 Failure::input(
-                    format!("TRANSLOAD_LOG is {wanted:?}: {error}"),
-                    "give a level, or levels of modules: warn,transload_transfer=debug",
+                    format!("TRANSLOAD_LOG={wanted:?} is not valid: {error}"),
+                    "set a level, or levels by module: warn,transload_transfer=debug",
                 )
             })?,
             (0, Err(_)) => EnvFilter::new("warn"),

@@ -41,13 +41,12 @@ pub fn run(started_as: Vec<OsString>, arguments: impl IntoIterator<Item = OsStri
     }
 }
 
-/// The command that starts this program again.
-pub(crate) struct Itself {
+pub(crate) struct ThisProgram {
     program: OsString,
     arguments: &'static [OsString],
 }
 
-impl Itself {
+impl ThisProgram {
     pub(crate) fn find() -> io::Result<Self> {
         let started_as = STARTED_AS.get().map(Vec::as_slice);
         Ok(match started_as {
@@ -57,7 +56,7 @@ impl Itself {
     }
 
     /// Returns a command for another process, without arguments yet.
-    pub(crate) fn another(&self) -> process::Command {
+    pub(crate) fn command(&self) -> process::Command {
         let mut command = process::Command::new(&self.program);
         command.args(self.arguments);
         command

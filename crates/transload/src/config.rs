@@ -39,13 +39,13 @@ pub enum ModelError {
         source: io::Error,
     },
     /// The file exceeds [`MAX_BYTES`].
-    #[error("{name} is larger than {MAX_BYTES} bytes, so it is no config of a model")]
+    #[error("{name} is larger than {MAX_BYTES} bytes, so it is not a model's config")]
     TooLarge {
         /// The config's name in messages.
         name: String,
     },
     /// The file is not text.
-    #[error("{name} is not UTF-8 text, so it is no config of a model")]
+    #[error("{name} is not UTF-8 text, so it is not a model's config")]
     NotText {
         /// The config's name in messages.
         name: String,
@@ -57,13 +57,13 @@ pub enum ModelError {
         name: String,
     },
     /// The file is a deployment document.
-    #[error("{name} is a deployment document, and no config of a model")]
+    #[error("{name} is a deployment document, not a model's config")]
     Deployment {
         /// The config's name in messages.
         name: String,
     },
     /// The text is not JSON.
-    #[error("{name} is no JSON: {problem}")]
+    #[error("{name} is not valid JSON: {problem}")]
     Syntax {
         /// The config's name in messages.
         name: String,

@@ -28,7 +28,7 @@ pub enum DocumentError {
     },
     /// The file exceeds [`MAX_BYTES`].
     #[error(
-        "{path} is larger than {MAX_BYTES} bytes, so it is no deployment document",
+        "{path} is larger than {MAX_BYTES} bytes, so it is not a deployment document",
         path = .path.display()
     )]
     TooLarge {
@@ -36,7 +36,7 @@ pub enum DocumentError {
         path: PathBuf,
     },
     /// The file is not text.
-    #[error("{path} is not UTF-8 text, so it is no deployment document", path = .path.display())]
+    #[error("{path} is not UTF-8 text, so it is not a deployment document", path = .path.display())]
     NotText {
         /// The file.
         path: PathBuf,

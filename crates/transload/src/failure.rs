@@ -12,20 +12,17 @@ use transload::layout::document::{Fault, Faults};
 
 use crate::show::terminal;
 
-/// The greatest width of an error message in columns.
 const WIDTH: usize = 100;
 
 /// The longest line of a document that is shown, in bytes; a one-line document would otherwise be printed whole.
 const LONGEST_LINE: usize = 200;
 
-/// A reason why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The usage is wrong, or an input cannot be used: exit code 2.
     Input(Report),
     /// The command ran, and the answer is no: exit code 1.
     No(Report),
-    /// The results could not be written.
     Output(io::Error),
 }
 
@@ -65,7 +62,7 @@ impl Failure {
             Self::Output(error) if error.kind() == ErrorKind::BrokenPipe => 0,
             Self::Output(error) => {
                 let wrong = format!("the results could not be written to stdout: {error}");
-                print(&message(wrong, "is the disk full?".into()));
+                print(&message(wrong, "check whether the disk is full".into()));
                 2
             }
         }
@@ -80,7 +77,6 @@ impl From<io::Error> for Failure {
 }
 
 impl Failure {
-    /// Creates the failure for a model that cannot be served as requested.
     pub(crate) fn unservable(called: &str, model: &Model, faults: Faults) -> Self {
         let name = |path: &str| {
             let index = path.strip_prefix("group[")?;
@@ -95,8 +91,8 @@ impl Failure {
             .map(|fault| Fault { path: name(&fault.path).unwrap_or(fault.path), problem: fault.problem });
         let faults = Faults(faults.collect());
         Self::input(
-            format!("{called} cannot be served so:\n{faults}"),
-            "change what was asked for (TP, PP, block size, order, tokens), or the config",
+            format!("{called} cannot be served like this:\n{faults}"),
+            "change TP, PP, block size, order or tokens, or correct the config",
         )
     }
 }
@@ -122,22 +118,24 @@ impl From<ModelError> for Failure {
         }
         let right = match &error {
             ModelError::Read { .. } | ModelError::Empty { .. } => {
-                "name a model's config.json, or the folder that it is in"
+                "name a model's config.json, or the folder that contains it"
             }
             ModelError::Deployment { .. } => {
-                "give it as --spec FILE, to look at what it caches; or as --from or --to of `transload plan`"
+                "to see what it caches, pass it as --spec FILE; to plan with it, use --from or --to of `transload plan`"
             }
             ModelError::Config { source: ConfigError::UnknownFamily(UnknownFamily { why: Some(_), .. }), .. } => {
-                "a file of your own, --spec FILE, can describe the rest of its caches; see docs/src/reference/models.md"
+                "describe its caches in a document of your own and pass it as --spec FILE; see \
+                 docs/src/reference/models.md"
             }
             ModelError::Config { source: ConfigError::UnknownFamily(_), .. } => {
-                "describe its caches in a file of your own: --spec FILE, see docs/src/reference/deployment.md"
+                "describe its caches in a document of your own and pass it as --spec FILE; see \
+                 docs/src/reference/deployment.md"
             }
             ModelError::Config { source: ConfigError::Dtype(_), .. } => {
-                "ask for another --dtype, or leave it out for the model's own"
+                "use another --dtype, or leave it out for the model's own type"
             }
-            ModelError::Config { .. } => "the key has to be as the model's config class has it",
-            _ => "name a model's config.json as Hugging Face has it",
+            ModelError::Config { .. } => "write the key as the model's config class defines it",
+            _ => "name a model's config.json in the format of Hugging Face",
         };
         Self::input(
             match error {
@@ -145,7 +143,7 @@ impl From<ModelError> for Failure {
                     if span.as_ref().is_none_or(|span| fits(&text, span)) =>
                 {
                     return Self::Input(Report::new(Marked {
-                        wrong: format!("{name} is no JSON"),
+                        wrong: format!("{name} is not valid JSON"),
                         right: right.to_owned(),
                         labels: vec![mark(&text, span, problem)],
                         text: NamedSource::new(name, text),
@@ -168,7 +166,7 @@ impl From<DocumentError> for Failure {
     fn from(error: DocumentError) -> Self {
         let of_config;
         let right = match &error {
-            DocumentError::Read { .. } => "name a file that exists and may be read",
+            DocumentError::Read { .. } => "name an existing, readable file",
             DocumentError::Parse(ParseError::Empty { .. }) => {
                 "write a deployment document into it; `transload inspect config.json --deployment` prints one"
             }
@@ -183,10 +181,11 @@ impl From<DocumentError> for Failure {
             DocumentError::Parse(ParseError::Syntax { name, .. })
                 if name.ends_with(".yaml") || name.ends_with(".yml") =>
             {
-                "documents are TOML or JSON, and called .toml or .json; this was read as TOML"
+                "name a .toml or .json file; this one was read as TOML"
             }
             DocumentError::Parse(ParseError::Syntax { .. }) => {
-                "write TOML or JSON; the file's name says which, and else a brace begins JSON"
+                "write TOML in a .toml file or JSON in a .json file; other files are JSON if they begin with a \
+                 brace, else TOML"
             }
             DocumentError::TooLarge { .. } | DocumentError::NotText { .. } => {
                 "name a deployment document: a few KB of TOML or JSON"
@@ -198,7 +197,7 @@ impl From<DocumentError> for Failure {
                 if span.as_ref().is_none_or(|span| fits(&text, span)) =>
             {
                 Report::new(Marked {
-                    wrong: format!("{name} is no {syntax}"),
+                    wrong: format!("{name} is not valid {syntax}"),
                     right: right.to_owned(),
                     labels: vec![mark(&text, span, problem)],
                     text: NamedSource::new(name, text),
@@ -206,7 +205,7 @@ impl From<DocumentError> for Failure {
             }
             DocumentError::Parse(ParseError::Faults { name, text, faults }) => {
                 let mut wrong = match faults.len() {
-                    1 => format!("{name} has a fault"),
+                    1 => format!("{name} has 1 fault"),
                     n => format!("{name} has {n} faults"),
                 };
                 let mut labels = Vec::new();
@@ -227,7 +226,6 @@ impl From<DocumentError> for Failure {
     }
 }
 
-/// An error with marked positions in a text.
 #[derive(Debug, Error, Diagnostic)]
 #[error("{wrong}")]
 struct Marked {

@@ -7,15 +7,15 @@ use serde::Serialize;
 
 use crate::show::json;
 
-/// How results are printed.
+/// The output format of results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// Tables, for people.
+    /// Tables for people.
     #[default]
     Table,
-    /// One JSON object, for programs.
+    /// One JSON object for programs.
     Json,
-    /// The rows of `plan`, for spreadsheets.
+    /// Rows for spreadsheets; only `plan` has them.
     Csv,
 }
 
@@ -31,12 +31,10 @@ impl Output {
         Self { format, stdout: anstream::stdout() }
     }
 
-    /// Returns whether the format is JSON.
     pub(crate) fn is_json(&self) -> bool {
         self.format == Format::Json
     }
 
-    /// Returns whether the format is CSV.
     pub(crate) fn is_csv(&self) -> bool {
         self.format == Format::Csv
     }
@@ -53,7 +51,6 @@ impl Output {
         self.stdout.flush()
     }
 
-    /// Prints bytes unchanged.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut stdout = io::stdout().lock();
         stdout.write_all(bytes)?;

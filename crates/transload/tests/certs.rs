@@ -130,9 +130,9 @@ fn faults_say_what_to_do() {
     let dir = tempfile::tempdir().expect("a folder");
     assert_eq!(typed(dir.path(), "certs init certs").code, Some(0));
     for (folder, agent, part) in [
-        ("none", "a=pull", "make a folder with `transload certs init`"),
-        ("certs", "a=", "an agent without a role"),
-        ("certs", "decode=pull", "give the agent another name"),
+        ("none", "a=pull", "create the folder with `transload certs init`"),
+        ("certs", "a=", "an agent needs at least one role"),
+        ("certs", "decode=pull", "choose another name for the agent"),
     ] {
         typed(dir.path(), &format!("certs add {folder} {agent}")).refused(part);
     }

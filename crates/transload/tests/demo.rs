@@ -25,7 +25,7 @@ fn every_byte_is_verified() {
         "completed, completed",
         " ring ",
         "GB/s",
-        "nothing was saved: a store keeps whole chunks of 256 tokens",
+        "nothing was saved: a store holds only whole chunks of 256 tokens",
     ] {
         assert!(ran.stdout.contains(shown), "{shown}: {}", ran.stdout);
     }
@@ -80,7 +80,7 @@ fn what_it_moved_is_saved_and_restored_into_a_third_layout() {
     let root = names.iter().find(|name| !name.contains("/part/"));
     assert_eq!((names.len(), root.is_some()), (1, true), "{names:?}");
     let shown = transload(&["store", "show", &uri, root.expect("a root")]).stdout;
-    assert!(shown.contains("the root of a saved prefix of 256 tokens"), "{shown}");
+    assert!(shown.contains("root of a saved prefix of 256 tokens"), "{shown}");
     assert!(shown.contains("group 0: tokens 0 to 256, 8 pieces"), "{shown}");
     let verified = transload(&["store", "verify", &uri]);
     assert_eq!(verified.code, Some(0), "{}", verified.stdout);

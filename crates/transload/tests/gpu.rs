@@ -74,7 +74,7 @@ fn bench_gpu_measures_everything() {
     {
         let args = ["bench", "gpu", "--mib", "1", "--rounds", "1", "--format", "json"];
         let mut ran = with_driver(library, &[], &[&args[..], network].concat());
-        if ran.told().contains("there is no network with an MTU of 1500") {
+        if ran.told().contains("cannot create a network with an MTU of 1500") {
             eprintln!("NOT RUN: --mtu: {}", ran.told());
             ran = with_driver(library, &[], &args);
         } else if !network.is_empty() {
@@ -152,7 +152,7 @@ fn bench_gpu_goes_on_where_something_fails() {
     let out = file.to_str().expect("a path");
     let args = ["bench", "gpu", "--mib", "1", "--rounds", "1", "--out", out, "--format", "json"];
     let ran = with_driver(&library, &[("FAKE_CUDA_FAIL", faults)], &args);
-    ran.fails("not all could be measured");
+    ran.fails("some figures could not be measured");
     let json = ran.json();
     let results = json["results"].as_array().expect("figures");
     let failed: Vec<_> = results.iter().filter(|figure| !figure["error"].is_null()).collect();

@@ -218,12 +218,12 @@ fn mistakes_of_newcomers_are_told_what_to_type() {
     fs::write(dir.path().join("side.toml"), document).expect("a file");
     for (args, told) in [
         ("empty.json", "empty.json is empty"),
-        ("side.toml", "give it as --spec FILE"),
+        ("side.toml", "pass it as --spec FILE"),
         ("meta-llama/Llama-3.1-8B", "hf download meta-llama/Llama-3.1-8B config.json"),
         ("config.json --memory 40", "write 40GiB"),
         ("config.json --tokens 1e6", "128k (128,000)"),
-        ("config.json --pp 33", "take 32 stages at most"),
-        ("config.json --engine vllm --block-size 17", "take 16 or 32"),
+        ("config.json --pp 33", "use at most 32 stages"),
+        ("config.json --engine vllm --block-size 17", "use 16 or 32"),
         ("config.json --engine vllm --block-size 0", "block_size"),
     ] {
         typed(dir.path(), &format!("inspect {args}")).refused(told);
@@ -254,19 +254,19 @@ fn a_draft_that_owns_no_cache_is_told_so() {
     let config = reported("gemma-4-assistant");
     let told = own(&config, "");
     told.is_good();
-    assert!(told.stdout.contains("owns no cache"), "{}", told.stdout);
+    assert!(told.stdout.contains("no cache of its own"), "{}", told.stdout);
     let told = own(&config, "--format json").json();
     assert_eq!(told["bytes_per_token"], 0);
     assert_eq!(told["groups"], json!([]));
-    own(&config, "--deployment").refused("owns no cache");
+    own(&config, "--deployment").refused("has no cache of its own");
 }
 
 #[test]
 fn what_is_not_understood_is_told_with_the_answer() {
     let config = r#"{"model_type": "new_vl", "text_config": {"model_type": "llama", "index_keys": 4}}"#;
     let told = own(config, "").stdout;
-    assert!(told.contains("\"new_vl\" is no wrapper of the catalog"), "{told}");
-    let unread = "not read, though it may change what is cached: text_config.index_keys";
+    assert!(told.contains("\"new_vl\" is not a wrapper that the catalog knows"), "{told}");
+    let unread = "not read, although they may change what is cached: text_config.index_keys";
     assert!(told.contains(unread), "{told}");
     let told = own(config, "--format json").json();
     assert_eq!(told["wrapper"], "new_vl");
@@ -277,7 +277,7 @@ fn what_is_not_understood_is_told_with_the_answer() {
 #[test]
 fn packed_caches_are_told_by_name() {
     let told = own(&reported("qwen3-nvfp4"), "").stdout;
-    assert!(told.contains("costs 41,472 bytes"), "{told}");
+    assert!(told.contains("takes 41,472 bytes"), "{told}");
     assert!(told.contains("nvfp4: sizes"), "{told}");
     let told = inspect_json("llama-3.1-8b.json", "--dtype turboquant_k8v4");
     assert_eq!(told["packed"], "turboquant_k8v4");
@@ -296,18 +296,18 @@ fn hf_quant_config_beside_the_config_is_read() {
         assert_eq!(told["bytes_per_token"], 65_536, "{config}");
     }
     fs::write(dir.path().join("hf_quant_config.json"), "{").expect("a file");
-    typed(dir.path(), "inspect .").refused("hf_quant_config.json is no JSON");
+    typed(dir.path(), "inspect .").refused("hf_quant_config.json is not valid JSON");
 }
 
 /// The error is one message that names the file and the key.
 #[test]
 fn bad_configs_are_told_what_is_wrong() {
     for (config, told) in [
-        ("{", "config.json is no JSON"),
+        ("{", "config.json is not valid JSON"),
         ("{\"a\":\n", "EOF while parsing a value"),
         ("[]", "config.json: a config is a table, not a list"),
         ("{}", "config.json: model_type: is missing"),
-        (r#"{"model_type": "lama"}"#, "\"lama\" is no family of the catalog; the nearest are llama"),
+        (r#"{"model_type": "lama"}"#, "\"lama\" is not a model family of the catalog; the nearest are llama"),
         (
             r#"{"model_type": "llama", "num_key_value_heads": "8"}"#,
             "config.json: num_key_value_heads: has to be a whole number, not \"8\"",

@@ -156,7 +156,7 @@ fn all_faults_of_a_document_are_told_at_once() {
         "a.toml",
         "3 faults",
         "tp: has to be from 1 to 4096, not 0",
-        "group[0].spec[0].head: is no field here; did you mean heads?",
+        "group[0].spec[0].head: is not a field here; did you mean heads?",
         "group[0].spec[0].heads: is missing",
     ] {
         assert!(ran.stderr.contains(part), "{part} in {}", ran.stderr);
@@ -176,7 +176,7 @@ fn tables_that_do_not_suit_are_bad_input() {
         ("--tokens 18446744073709551615 --start 1", "beyond the last position"),
         ("--tokens 16 --chunks", "--format json"),
         ("--tokens -5", "--tokens"),
-        ("--tokens 16 --src-blocks x", "is no block"),
+        ("--tokens 16 --src-blocks x", "is not a block"),
     ] {
         plan(dir.path(), args).refused(part);
     }
@@ -235,7 +235,7 @@ fn stdin_may_be_a_socket_and_is_one_document() {
     let args = ["--from", "-", "--to", "b.toml", "--tokens", "64"];
     plan_from(sent(&document(SRC, "")), dir.path(), &args).is_good();
     let ran = plan_from(sent("{"), dir.path(), &args);
-    ran.refused("stdin is no JSON");
+    ran.refused("stdin is not valid JSON");
     let args = ["--from", "-", "--to", "-", "--tokens", "64"];
     plan_from(sent(&document(SRC, "")), dir.path(), &args).refused("both -");
 }
@@ -263,7 +263,7 @@ fn a_plan_is_drawn_into_a_file() {
     let dir = pair(&document(SRC, ""), &document(DST, ""));
     let table = plan(dir.path(), "--tokens 100 --svg plan.svg");
     table.is_good();
-    assert!(table.stdout.contains(" drawn in plan.svg\n"), "{}", table.stdout);
+    assert!(table.stdout.contains(" picture: plan.svg\n"), "{}", table.stdout);
     let drawn = || fs::read_to_string(dir.path().join("plan.svg")).expect("a picture");
     let picture = drawn();
     assert!(picture.starts_with("<svg "), "{picture}");
@@ -279,5 +279,5 @@ fn a_picture_that_cannot_be_written_is_a_fault() {
     let dir = pair(&document(SRC, ""), &document(DST, ""));
     let ran = plan(dir.path(), "--tokens 100 --svg missing/plan.svg");
     ran.refused("missing/plan.svg");
-    ran.refused("a folder that exists");
+    ran.refused("an existing, writable folder");
 }

@@ -48,7 +48,7 @@ fn links_and_sides_are_taken_as_people_type_them() {
     assert_eq!(seconds("2x200Gbit"), seconds("400Gbit"));
     assert!(seconds("400Gbit").is_some());
     let ran = canonical("--link -1Gbit");
-    ran.refused("write it as 100Gbit");
+    ran.refused("write, for example, 100Gbit");
     let replicas = "plan config.json --from-side tp=1,dp=8,order=nhd --to-side tp=8 --tokens 64";
     typed(llama().path(), replicas).refused("leave dp out");
 }
@@ -148,7 +148,7 @@ fn replicas_share_and_distinct_bytes_are_told() {
     let table = plan("tp=4", "tp=2", "--tokens 100").stdout;
     for line in [
         "100 tokens from position 0: 13,824,000 bytes",
-        "6,912,000 bytes of them distinct; 4 of 8 links carry nothing; every source rank sends",
+        "6,912,000 bytes of them distinct; 4 of 8 links have no traffic; every source rank sends",
     ] {
         assert!(table.contains(line), "{line} in {table}");
     }
@@ -207,7 +207,7 @@ fn a_model_where_a_document_should_be_is_told_what_to_type() {
         typed(dir.path(), &format!("plan --from {from} --to-side tp=2 --tokens 5")).refused(told);
     }
     let ran = typed(dir.path(), "plan config.json --from-side pp=81 --to-side tp=2 --tokens 5");
-    ran.refused("take 80 stages at most");
+    ran.refused("use at most 80 stages");
 }
 
 #[test]
@@ -375,20 +375,20 @@ fn lists_in_the_terms_of_nixl_pair_up() {
 fn sides_that_make_no_sense_are_told_what_is_wrong() {
     let dir = llama();
     for (args, told) in [
-        ("config.json --tokens 5", "there is a model, but no side that serves it"),
-        ("--from-side tp=2 --to-side tp=4 --tokens 5", "there is no model that they serve"),
-        ("config.json --from-side tp=2 --tokens 5", "nothing says what the to side is"),
-        ("config.json --from-side tp=x --tokens 5", "tp has to be a whole number"),
+        ("config.json --tokens 5", "a model is given, but no side that serves it"),
+        ("--from-side tp=2 --to-side tp=4 --tokens 5", "no model is given"),
+        ("config.json --from-side tp=2 --tokens 5", "the to side is missing"),
+        ("config.json --from-side tp=x --tokens 5", "tp must be a whole number"),
         (
             "config.json --from-side tp=3 --to-side tp=4 --tokens 5",
             "group attn: heads: 8 cannot be shared out over tp = 3",
         ),
-        ("config.json --from-side tp=2 --to-side tp=4 --emit nixl", "how many tokens"),
-        ("config.json --from-side tp=2 --to-side tp=4 --tokens 5 --link fast", "is no rate"),
+        ("config.json --from-side tp=2 --to-side tp=4 --emit nixl", "the number of tokens is missing"),
+        ("config.json --from-side tp=2 --to-side tp=4 --tokens 5 --link fast", "is not a rate"),
     ] {
         typed(dir.path(), &format!("plan {args}")).refused(told);
     }
-    typed(dir.path(), "inspect config.json --format csv").refused("csv is for `transload plan`");
+    typed(dir.path(), "inspect config.json --format csv").refused("only `transload plan` supports --format csv");
 }
 
 #[test]

@@ -68,7 +68,8 @@ fn an_item_that_needs_a_library_fails_without_one() {
     let dir = tempfile::tempdir().expect("a folder");
     let uri = format!("file://{}", dir.path().join("kv").display());
     for more in ["", "--item manifest-replace"] {
-        typed(dir.path(), &format!("store check {uri} --item prefetch-bounds {more}")).refused("libraries alone");
+        typed(dir.path(), &format!("store check {uri} --item prefetch-bounds {more}"))
+            .refused("applies to libraries only");
     }
 }
 
@@ -139,7 +140,7 @@ fn a_library_can_be_shown_but_not_listed() {
     list_plugin(dir.path());
     let run = |line: &str| typed_with("KV_STORE_LIBRARY_PATH", dir.path(), line);
     for action in ["ls", "verify", "gc"] {
-        run(&format!("store {action} list://x")).refused("cannot list what it holds");
+        run(&format!("store {action} list://x")).refused("cannot list its contents");
     }
     for action in ["show", "rm"] {
         run(&format!("store {action} list://x none")).fails("has no manifest none");

@@ -74,7 +74,7 @@ fn inspect_refuses_what_is_damaged() {
     // Files of `llama_state_save_file` begin with these bytes.
     fs::write(&file, b"nsgg\x0a\0\0\0").expect("a file");
     let told = inspect(&file, &[]).told();
-    assert!(told.contains("is a whole context"), "{told}");
+    assert!(told.contains("saves a whole context"), "{told}");
     let ran = inspect(Path::new("/nonexistent.bin"), &[]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
     assert_eq!(inspect(dir.path(), &[]).code, Some(2));

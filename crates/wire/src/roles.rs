@@ -49,7 +49,7 @@ impl fmt::Display for Role {
 
 /// The name is not a role.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{name:?} is no role; there are pull, push, serve and renew")]
+#[error("{name:?} is not a role; the roles are pull, push, serve and renew")]
 pub struct UnknownRole {
     /// The name given, cut to 32 characters.
     pub name: String,

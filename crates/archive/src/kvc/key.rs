@@ -14,7 +14,7 @@ pub struct CacheKey([u8; 32]);
 
 /// The error for a text that is not a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no key: it has 64 hex digits, as in the name of a file")]
+#[error("`{text}` is not a key: a key has 64 hex digits, as in the name of a file")]
 pub struct KeyTextError {
     text: String,
 }

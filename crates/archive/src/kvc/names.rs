@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// The error for a name that stands for no byte.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{name}` is no {what}; there are {known}")]
+#[error("unknown {what} `{name}`; known are {known}")]
 pub struct UnknownName {
     what: &'static str,
     name: String,
@@ -144,6 +144,6 @@ mod tests {
     #[test]
     fn other_names_are_refused_with_those_there_are() {
         let error = "q9_9".parse::<QuantType>().unwrap_err().to_string();
-        assert!(error.starts_with("`q9_9` is no quant type; there are f32, f16,"));
+        assert!(error.starts_with("unknown quant type `q9_9`; known are f32, f16,"));
     }
 }

@@ -226,7 +226,10 @@ impl UnknownFamily {
                 format!("model_type: {family} is refused: {why}; no kind of spec says that")
             }
             None => {
-                format!("model_type: {family} is no family of the catalog; the nearest are {}", self.nearest.join(", "))
+                format!(
+                    "model_type: {family} is not a model family of the catalog; the nearest are {}",
+                    self.nearest.join(", ")
+                )
             }
         }
     }

@@ -263,7 +263,7 @@ fn check_spec(spec: &Spec, tp: u32, path: &str, report: &mut Report) {
     if let Spec::Mamba2Conv(conv) = spec
         && !conv.d_inner.is_multiple_of(conv.heads)
     {
-        let problem = format!("{} is no multiple of heads ({})", conv.d_inner, conv.heads);
+        let problem = format!("{} is not a multiple of heads ({})", conv.d_inner, conv.heads);
         report.add(format!("{path}.d_inner"), problem);
         return;
     }

@@ -263,7 +263,7 @@ impl<'a, 'f> Reader<'a, 'f> {
             if !seen.insert(name.as_str()) {
                 self.faults.add(path(), "is given twice");
             } else if !known.contains(&name.as_str()) {
-                let mut problem = "is no field here".to_owned();
+                let mut problem = "is not a field here".to_owned();
                 if let Some(close) = closest(name, &known) {
                     problem.push_str(&format!("; did you mean {close}?"));
                 } else {

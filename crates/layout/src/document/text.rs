@@ -53,13 +53,13 @@ pub enum ParseError {
         name: String,
     },
     /// The text is a model's `config.json`.
-    #[error("{name} is a model's config, and no deployment document")]
+    #[error("{name} is a model's config, not a deployment document")]
     ModelConfig {
         /// The document's name.
         name: String,
     },
     /// The text is not valid TOML or JSON.
-    #[error("{name} is no {syntax}: {problem}{}", locate::place(text, span))]
+    #[error("{name} is not valid {syntax}: {problem}{}", locate::place(text, span))]
     Syntax {
         /// The document's name.
         name: String,

@@ -14,7 +14,7 @@ pub(crate) enum PlacementError {
     Order(#[from] OrderError),
     #[error("{component}: {error}")]
     Partition { spec: usize, component: &'static str, error: PartitionError },
-    #[error("block_size {block_size} is no multiple of tokens_per_state {tokens_per_state}")]
+    #[error("block_size {block_size} is not a multiple of tokens_per_state {tokens_per_state}")]
     RaggedState { block_size: u64, tokens_per_state: u64 },
     /// An axis is longer than any allocation.
     #[error(

@@ -45,7 +45,7 @@ fn the_key_is_named_with_what_is_wrong() {
         (
             "llama-3.1-8b",
             json!({"model_type": "\u{1b}[2J\n\"llama\""}),
-            "model_type: \"\\u{1b}[2J\\n\\\"llama\\\"\" is no family of the catalog; the nearest are \
+            "model_type: \"\\u{1b}[2J\\n\\\"llama\\\"\" is not a model family of the catalog; the nearest are \
              llama, diffllama, smollm3, mellum, flex_olmo",
         ),
         (
@@ -171,7 +171,7 @@ fn what_is_no_config_is_told_so() {
     assert_eq!(fault(&json!([])), "a config is a table, not a list");
     assert_eq!(fault(&json!(7)), "a config is a table, not 7");
     let unknown = fault(&json!({"model_type": "lama"}));
-    assert!(unknown.starts_with("model_type: \"lama\" is no family of the catalog; the nearest are llama, "));
+    assert!(unknown.starts_with("model_type: \"lama\" is not a model family of the catalog; the nearest are llama, "));
 }
 
 /// Whatever the value of a key, reading ends with a result or an error.

@@ -50,7 +50,7 @@ pub enum ArrayError {
     #[error("an element of the component has {expected} bytes, one of the array {actual}")]
     ElementSize { expected: u64, actual: usize },
     /// The address of the first element is not aligned for the type.
-    #[error("the array would start at {address:#x}, which is no multiple of {align}")]
+    #[error("the array would start at {address:#x}, which is not a multiple of {align}")]
     Misaligned { address: usize, align: usize },
     /// The stride of an axis in bytes is not a multiple of the element's size.
     #[error("a step along {axis:?} is {stride} bytes, no multiple of an element's {size}")]

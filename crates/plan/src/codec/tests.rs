@@ -337,5 +337,5 @@ fn codecs_have_names() {
         assert_eq!(codec.to_string(), name);
     }
     let error = "Q4".parse::<Codec>().unwrap_err();
-    assert_eq!(error.to_string(), "`Q4` is no codec: write exact, q8 or q4");
+    assert_eq!(error.to_string(), "`Q4` is not a codec: write exact, q8 or q4");
 }

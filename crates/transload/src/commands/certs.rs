@@ -29,13 +29,13 @@ Examples:
   transload certs ls certs
 
 Roles:
-  serve   hold leases of its own blocks, for others to pull from or push to
-  pull    read leased blocks of others into its own
-  push    write into blocks that others have opened for it
-  renew   prolong leases
+  serve   lease its own blocks, for other agents to pull from or push to
+  pull    read other agents' leased blocks into its own
+  push    write into blocks that other agents have leased for writing
+  renew   extend leases
 
-Copy to each host what its agent needs and no more: ca.pem, ticket.key, NAME.pem and NAME.key.
-ca.key makes further agents; keep it where no engine runs.";
+Copy to each host only what its agent needs: ca.pem, ticket.key, NAME.pem and NAME.key.
+ca.key can create more agents; keep it away from hosts that run engines.";
 
 const INIT: &str = "\
 Examples:
@@ -50,7 +50,7 @@ Examples:
 
 `transload certs --help` lists the roles.";
 
-/// Make the certificates that agents prove themselves with.
+/// Create and list the certificates that identify agents.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Args {
@@ -60,38 +60,38 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Make a certificate authority and agents of it.
+    /// Create a certificate authority and certificates for agents.
     #[command(after_help = INIT)]
     Init {
-        /// Folder for the files, made if need be; nothing in it is overwritten.
+        /// Folder for the files, created if it does not exist; existing files are never overwritten.
         #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
-        /// Name of the cluster; agents of other clusters are refused. Default: a random one.
+        /// Name of the cluster; its agents refuse agents of other clusters. Default: a random name.
         #[arg(long, value_name = "NAME")]
         cluster: Option<ClusterName>,
-        /// An agent and its roles; may be repeated.
+        /// Agent and its roles; may be repeated.
         #[arg(long = "agent", value_name = "NAME=ROLES", default_values = DEFAULT_AGENTS)]
         agents: Vec<NewAgent>,
-        /// Days that the agents' certificates are valid.
+        /// Validity of the agents' certificates in days.
         #[arg(long, default_value_t = 365, value_name = "N", value_parser = days())]
         days: u32,
     },
-    /// Make further agents of an authority that `init` made.
+    /// Create certificates for more agents, signed by the authority that `init` created.
     #[command(after_help = ADD)]
     Add {
-        /// The folder that `init` filled.
+        /// Folder that `init` created.
         #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
-        /// An agent and its roles; may be repeated.
+        /// Agent and its roles; may be repeated.
         #[arg(value_name = "NAME=ROLES", required = true)]
         agents: Vec<NewAgent>,
-        /// Days that the certificates are valid.
+        /// Validity of the certificates in days.
         #[arg(long, default_value_t = 365, value_name = "N", value_parser = days())]
         days: u32,
     },
-    /// Tell who has a certificate in a folder, until when, and whether others can read the keys.
+    /// List the certificates in a folder with their expiry dates, and warn about keys that other users can read.
     Ls {
-        /// The folder, that of `init` or that of a host.
+        /// Folder with certificates: the one that `init` created, or that of a host.
         #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
     },
@@ -117,11 +117,11 @@ impl FromStr for NewAgent {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, roles) =
-            text.split_once('=').ok_or("an agent is given as NAME=ROLES, for instance decode-0=pull,renew")?;
+            text.split_once('=').ok_or("write an agent as NAME=ROLES, for example decode-0=pull,renew")?;
         let name = name.parse().map_err(|e: NameError| e.to_string())?;
         let roles: Roles = roles.parse().map_err(|e: UnknownRole| e.to_string())?;
         if roles == Roles::NONE {
-            return Err("an agent without a role may do nothing; give it one: NAME=pull".to_owned());
+            return Err("an agent needs at least one role: NAME=pull".to_owned());
         }
         Ok(Self { name, roles })
     }
@@ -141,7 +141,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     if let Some(twice) = first_repeated(&agents) {
         return Err(Failure::input(
             format!("agent {twice} is given twice"),
-            "give each agent once, with all its roles: NAME=ROLE,ROLE",
+            "name each agent once, with all its roles: NAME=ROLE,ROLE",
         ));
     }
     // Checked before anything is written: the folder's own files have these names.
@@ -177,8 +177,8 @@ fn list(dir: &Path, output: &mut Output) -> Result<(), Failure> {
     }
     if identities.is_empty() {
         return Err(Failure::input(
-            format!("{} has no agent's certificate", dir.display()),
-            "name a folder that `transload certs init` filled",
+            format!("{} contains no agent certificate", dir.display()),
+            "name a folder that `transload certs init` created",
         ));
     }
     Listing::new(dir, &identities).map_err(unusable)?.print(output)
@@ -200,7 +200,6 @@ fn first_repeated(agents: &[NewAgent]) -> Option<&ServiceName> {
     agents.iter().map(|agent| &agent.name).find(|name| !seen.insert(*name))
 }
 
-/// The certificates of a folder, as printed.
 #[derive(Debug, Serialize)]
 struct Listing {
     schema: &'static str,
@@ -257,7 +256,7 @@ impl Listing {
     fn print(&self, output: &mut Output) -> Result<(), Failure> {
         for OpenKey { path, mode } in &self.open_keys {
             let path = path.display();
-            eprintln!("warning: {path} has mode {mode}: others can read this key; chmod 600 it");
+            eprintln!("warning: {path} has mode {mode}: other users can read this key; run chmod 600 {path}");
         }
         output.show(|| self, || self.table())?;
         Ok(())
@@ -292,26 +291,26 @@ impl Listing {
 
 fn unmade(error: AuthorityError) -> Failure {
     Failure::input(
-        format!("the certificates could not be made: {}", chain(&error)),
-        "the clock may be wrong, or the system out of randomness",
+        format!("cannot create the certificates: {}", chain(&error)),
+        "check the system's clock and its source of randomness",
     )
 }
 
 fn unusable(error: &IdentityFileError, is_new: bool) -> Failure {
     let right = match error {
         IdentityFileError::Exists { .. } if !is_new => {
-            "nothing is overwritten: give the agent another name, or move its files away first"
+            "existing files are never overwritten: choose another name for the agent, or move its files away first"
         }
         IdentityFileError::Io { source, .. } if !is_new && source.kind() == NotFound => {
-            "make a folder with `transload certs init` first"
+            "create the folder with `transload certs init` first"
         }
         IdentityFileError::Exists { .. } => {
-            "nothing is overwritten, since it may be the only copy of a key: \
-             name a new folder, or add agents with `transload certs add`"
+            "existing files are never overwritten, since one may be the only copy of a key: name a new folder, or \
+             add agents with `transload certs add`"
         }
-        IdentityFileError::ReservedName(_) => "give the agent another name",
-        IdentityFileError::Io { .. } => "name a folder that exists and may be written to",
-        _ => "name a folder that `transload certs init` filled",
+        IdentityFileError::ReservedName(_) => "choose another name for the agent",
+        IdentityFileError::Io { .. } => "name an existing, writable folder",
+        _ => "name a folder that `transload certs init` created",
     };
     Failure::input(chain(error), right)
 }

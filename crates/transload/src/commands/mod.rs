@@ -18,7 +18,7 @@ mod random;
 mod shapes;
 mod store;
 
-/// What can be done.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Inspect(inspect::Args),
@@ -38,12 +38,11 @@ pub(crate) enum Command {
     SourceProcess,
 }
 
-/// Runs a command.
 pub(crate) fn run(command: Command, output: &mut Output) -> Result<(), Failure> {
     if output.is_csv() && !matches!(command, Command::Plan(_)) {
         return Err(Failure::input(
-            "--format csv is for `transload plan`, whose routes are rows",
-            "take --format table or json",
+            "only `transload plan` supports --format csv",
+            "use --format table or --format json",
         ));
     }
     match command {

@@ -15,20 +15,18 @@ use crate::show::number;
 /// Where the model comes from.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ModelArgs {
-    /// Type of the cached keys, values and latents, where it is not the model's own: bf16, f16, f32,
-    /// fp8 (f8e4m3), fp8_e5m2 (f8e5m2), i8, or one that vLLM packs: fp8_ds_mla, nvfp4, nvfp4_ds_mla,
-    /// int4_per_token_head, int8_per_token_head, fp8_per_token_head, turboquant_k8v4, ….
+    /// Data type of cached keys, values and latents: bf16, f16, f32, fp8 (f8e4m3), fp8_e5m2 (f8e5m2), i8, or a packed
+    /// type of vLLM: fp8_ds_mla, nvfp4, nvfp4_ds_mla, int4_per_token_head, int8_per_token_head, fp8_per_token_head,
+    /// turboquant_k8v4, …. Default: the model's own.
     #[arg(long, value_name = "TYPE", value_parser = dtype)]
     dtype: Option<CacheDtype>,
 
-    /// In place of a config: the caches as a deployment document describes them, for a model that the
-    /// catalog does not know.
+    /// Deployment document that describes the caches, in place of a config. For models that the catalog does not know.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "dtype")]
     spec: Option<PathBuf>,
 }
 
 impl ModelArgs {
-    /// Returns whether the model is described without a config.
     pub(crate) fn has_spec(&self) -> bool {
         self.spec.is_some()
     }
@@ -52,11 +50,11 @@ impl ModelArgs {
                 Ok((Model::of_deployment(&described), called(spec)))
             }
             (Some(_), Some(_)) => Err(Failure::input(
-                "there is both a config and --spec",
-                "give one of them: --spec describes a model in place of its config.json",
+                "a config and --spec are both given",
+                "give only one: --spec describes a model in place of its config.json",
             )),
             (None, None) => {
-                Err(Failure::input("there is no model", "name its config.json, or describe its caches with --spec"))
+                Err(Failure::input("no model is given", "name its config.json, or describe its caches with --spec"))
             }
         }
     }
@@ -70,8 +68,8 @@ pub(crate) fn check_plannable(model: &Model, called: &str) -> Result<(), Failure
     match model.packed.and_then(|packed| packed.uncut(model)) {
         None => Ok(()),
         Some(why) => Err(Failure::input(
-            format!("{called}: no plan is made of its cache: {why}"),
-            "plan it in another type: --dtype fp8, --dtype bf16",
+            format!("{called}: its cache cannot be planned: {why}"),
+            "use another type: --dtype fp8 or --dtype bf16",
         )),
     }
 }
@@ -80,8 +78,8 @@ pub(crate) fn check_plannable(model: &Model, called: &str) -> Result<(), Failure
 pub(crate) fn served(model: &Model, called: &str, serving: &Serving, tokens: u64) -> Result<Deployment, Failure> {
     if model.groups.is_empty() {
         return Err(Failure::input(
-            format!("{called} owns no cache: its layers look at the caches of another model"),
-            "take the config of the model that it drafts for",
+            format!("{called} has no cache of its own: its layers read the caches of another model"),
+            "use the config of the model that it drafts for",
         ));
     }
     let ragged = |size: &u64| !size.is_multiple_of(VLLM_BLOCK);
@@ -89,20 +87,20 @@ pub(crate) fn served(model: &Model, called: &str, serving: &Serving, tokens: u64
         let below = size / VLLM_BLOCK * VLLM_BLOCK;
         let above = below.saturating_add(VLLM_BLOCK);
         let right = match below {
-            0 => format!("take {above}"),
-            _ => format!("take {below} or {above}"),
+            0 => format!("use {above}"),
+            _ => format!("use {below} or {above}"),
         };
-        let problem = format!("block size {size}: vLLM takes multiples of {VLLM_BLOCK}");
+        let problem = format!("block size {size}: vLLM requires a multiple of {VLLM_BLOCK}");
         return Err(Failure::input(problem, right));
     }
     if serving.pp > u64::from(model.num_layers) {
         return Err(Failure::input(
             format!(
-                "pp = {}: {called} has {}, so some ranks would have none",
+                "pp = {}: {called} has only {}, so some ranks would have none",
                 serving.pp,
                 number::count(model.num_layers.into(), "layer")
             ),
-            format!("take {} stages at most", model.num_layers),
+            format!("use at most {} stages", model.num_layers),
         ));
     }
     Deployment::from_document(model.serve(serving, tokens)).map_err(|faults| Failure::unservable(called, model, faults))
@@ -116,7 +114,6 @@ fn in_folder(config: &Path) -> PathBuf {
     }
 }
 
-/// Returns a file's name for messages.
 fn called(path: &Path) -> String {
     match path.as_os_str() == "-" {
         true => "stdin".to_owned(),
@@ -127,7 +124,7 @@ fn called(path: &Path) -> String {
 fn dtype(name: &str) -> Result<CacheDtype, String> {
     CacheDtype::from_name(name).ok_or_else(|| {
         let names: Vec<&str> = CacheDtype::names().collect();
-        format!("the types are {}", names.join(", "))
+        format!("unknown type; the types are {}", names.join(", "))
     })
 }
 

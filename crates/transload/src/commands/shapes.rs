@@ -18,7 +18,6 @@ pub(crate) struct Llama {
     pub(crate) order: &'static str,
 }
 
-/// The number of tokens in the canonical case.
 pub(crate) const CANONICAL_TOKENS: u64 = 2048;
 
 /// The canonical case, Llama-3-70B: prefill with TP 4 and blocks of 16 tokens.

@@ -6,7 +6,6 @@ use transload::layout::{Deployment, Group, Spec};
 use super::number;
 use super::table::Table;
 
-/// Formats a table with a line for each group of each side.
 pub(crate) fn sides(sides: [(&str, &Deployment); 2]) -> String {
     let mut table = Table::new("side|>TP|>PP|group|layers|order|>block|>blocks|>per rank|cache");
     for (role, deployment) in sides {

@@ -2,15 +2,11 @@
 
 use super::number;
 
-/// The length of the longest bar in columns.
 const BAR: usize = 40;
 
-/// The chunks of one length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bar {
-    /// The bytes of each chunk.
     pub(crate) length: u64,
-    /// The number of chunks.
     pub(crate) chunks: u64,
 }
 

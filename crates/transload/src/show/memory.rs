@@ -6,9 +6,7 @@ use transload::layout::{Axis, ComponentView, Deployment, Group, Rank};
 #[derive(Debug)]
 pub(super) struct Memory<'a> {
     pub(super) group: &'a Group,
-    /// The ids of the layers on the rank.
     layers: &'a [u32],
-    /// The components.
     pub(super) parts: Vec<Part>,
 }
 
@@ -25,12 +23,11 @@ pub(super) struct Part {
 
 /// The meaning of one byte of a rank's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Position {
     pub(super) layer: u32,
     pub(super) block: u64,
     /// The state's index within the block.
     pub(super) state: u64,
-    /// The index into [`Memory::parts`].
     pub(super) part: usize,
     /// The unit's index in the whole model.
     pub(super) unit: u64,
@@ -55,14 +52,14 @@ impl<'a> Memory<'a> {
     }
 
     /// Returns the meaning of the byte at an address; `None` for padding and within an element.
-    pub(super) fn at(&self, address: u64) -> Option<Place> {
+    pub(super) fn at(&self, address: u64) -> Option<Position> {
         let (index, part) = (self.parts.iter().enumerate()).find(|(_, part)| part.position(address).is_some())?;
         let position = part.position(address)?;
         let on = |axis| {
             let mut known = position.iter();
             known.find(|(of, _)| *of == axis).map_or(0, |(_, at)| *at)
         };
-        Some(Place {
+        Some(Position {
             layer: self.layers[on(Axis::Layer) as usize],
             block: on(Axis::Block),
             state: on(Axis::State),

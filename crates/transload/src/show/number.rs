@@ -75,7 +75,12 @@ pub(crate) fn bytes_wide(n: u128) -> String {
 
 /// Parses a number of tokens: `2000`, `128k` (128,000), `128Ki` (131,072), `1.5M`.
 pub(crate) fn parse_tokens(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no number of tokens; write it as 2000, 128k (128,000), 128Ki (131,072) or 1M");
+    let wrong = || {
+        format!(
+            "{text:?} is not a number of tokens; write, for example, 2000, 128k (128,000), 128Ki \
+                            (131,072) or 1M"
+        )
+    };
     let (digits, unit) = parts(text).ok_or_else(wrong)?;
     let scale: u64 = match unit {
         "" => 1,

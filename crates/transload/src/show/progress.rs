@@ -35,12 +35,10 @@ impl Progress {
         Self { bar }
     }
 
-    /// Sets the message about the current step.
     pub(crate) fn say(&self, what: String) {
         self.bar.set_message(what);
     }
 
-    /// Advances by this many steps.
     pub(crate) fn advance(&self, steps: u64) {
         self.bar.inc(steps);
     }
@@ -51,7 +49,6 @@ impl Progress {
         self.bar.set_position(steps);
     }
 
-    /// Sets the number of completed steps.
     pub(crate) fn reach(&self, steps: u64) {
         self.bar.set_position(steps);
     }

@@ -9,11 +9,9 @@ const STYLE: TableStyle = TableStyle::new()
     .header_separator(LineStyle::none().fill('─').junction('─'))
     .content_lines(ContentLineStyle::none());
 
-/// A table under construction.
 #[derive(Debug)]
 pub(crate) struct Table {
     inner: comfy_table::Table,
-    /// The alignment of each column.
     alignments: Vec<CellAlignment>,
 }
 

@@ -5,7 +5,6 @@ use std::os::fd::AsFd;
 
 use terminal_size::{Width, terminal_size_of};
 
-/// Returns whether stderr may be coloured.
 pub(crate) fn colours_on_stderr() -> bool {
     stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

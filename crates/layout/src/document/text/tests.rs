@@ -96,7 +96,7 @@ fn messages_say_the_line_and_column_in_both_syntaxes() {
     let toml = told("pp = 1\ntp = = 2", Syntax::Toml);
     assert!(toml.ends_with(" at line 2 column 6"), "{toml}");
     let json = told("{\n \"é\": ]\n}", Syntax::Json);
-    assert_eq!(json, "a is no JSON: expected value at line 2 column 7");
+    assert_eq!(json, "a is not valid JSON: expected value at line 2 column 7");
 }
 
 #[test]

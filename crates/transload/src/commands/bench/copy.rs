@@ -6,29 +6,29 @@ use transload::transfer::memory::copy::{CopyOptions, copy};
 use transload::transfer::plan::BoundPlan;
 
 use super::case::{CANONICAL, Case, SIZES};
-use super::course::{Course, Effort, timed};
 use super::measure::Figure;
 use super::memcpy::Memcpy;
 use super::plan::Sides;
+use super::schedule::{Limits, Schedule, timed};
 use crate::commands::engines::broken;
 use crate::commands::shapes::Llama;
 use crate::failure::Failure;
 use crate::show::number::gigabytes_per_second;
 
-pub(super) fn run(effort: Effort) -> Result<Vec<Figure>, Failure> {
+pub(super) fn run(limits: Limits) -> Result<Vec<Figure>, Failure> {
     let cases = [SIZES[0], SIZES[1], SIZES[2], CANONICAL];
-    let mut course = Course::new(effort, cases.len());
-    course.prepare(cases[0].name);
+    let mut schedule = Schedule::new(limits, cases.len());
+    schedule.prepare(cases[0].name);
     let memories = Memories::new(&cases)?;
     let mut memcpy = Memcpy::new(CANONICAL.bytes())?;
     let mut results = Vec::new();
     for (i, case) in cases.into_iter().enumerate() {
         let name = case.name;
         if i > 0 {
-            course.prepare(name);
+            schedule.prepare(name);
         }
         let bound = bind(case)?;
-        let rounds = course.in_turns(
+        let rounds = schedule.in_turns(
             name,
             [
                 &mut || memories.copy(&bound, &one_thread(false)),

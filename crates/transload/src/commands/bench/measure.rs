@@ -5,7 +5,6 @@ use serde::Serialize;
 use crate::show::number::figures;
 use crate::show::table::Table;
 
-/// A figure and its baseline, as printed.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Figure {
     name: String,
@@ -21,7 +20,6 @@ pub(super) struct Figure {
     error: Option<String>,
 }
 
-/// The value that a figure is compared with.
 #[derive(Clone, Debug, Serialize)]
 struct Baseline {
     name: String,
@@ -53,13 +51,11 @@ impl Figure {
         }
     }
 
-    /// Creates a figure that could not be measured at all.
     #[cfg(feature = "cuda")]
     pub(super) fn failed(name: impl Into<String>, error: String) -> Self {
         Self::new::<1>(name, "", "", &[], [0, 0]).because(Some(error))
     }
 
-    /// Adds an error to a figure.
     #[cfg(feature = "cuda")]
     pub(super) fn because(self, error: Option<String>) -> Self {
         Self { error, ..self }
@@ -93,7 +89,6 @@ pub(super) struct Report {
     notes: Vec<String>,
 }
 
-/// The machine of a measurement.
 #[derive(Debug, Serialize)]
 struct Machine {
     cpu: String,
@@ -112,7 +107,7 @@ impl Report {
     }
 
     pub(super) fn table(&self) -> String {
-        let mut table = Table::new("figure|>median|>min|>max|unit|>ratio|>baseline|the baseline is");
+        let mut table = Table::new("figure|>median|>min|>max|unit|>ratio|>baseline|measured against");
         for figure in &self.results {
             table.row([
                 figure.name.as_str(),
@@ -128,9 +123,9 @@ impl Report {
         let Machine { cpu, threads } = &self.machine;
         let rates = self.results.iter().filter(|figure| figure.unit == "GB/s");
         let better = match rates.count() {
-            0 => "less is better",
-            n if n == self.results.len() => "more is better; 1 GB is 10^9 bytes",
-            _ => "of GB/s more is better, of times less; 1 GB is 10^9 bytes",
+            0 => "lower is better",
+            n if n == self.results.len() => "higher is better; 1 GB is 10^9 bytes",
+            _ => "for GB/s higher is better, for times lower; 1 GB is 10^9 bytes",
         };
         let mut notes: String = self.notes.iter().map(|note| format!(" {note}\n")).collect();
         for (name, error) in self.errors() {

@@ -2,7 +2,7 @@
 
 use memmap2::{Advice, MmapMut};
 
-use super::course::timed;
+use super::schedule::timed;
 use crate::failure::Failure;
 use crate::show::number::gigabytes_per_second;
 
@@ -15,7 +15,6 @@ pub(super) struct Memcpy {
 impl Memcpy {
     pub(super) const NAME: &'static str = "contiguous memcpy";
 
-    /// Allocates two buffers of this size.
     pub(super) fn new(bytes: u64) -> Result<Self, Failure> {
         let buffer = |byte| -> std::io::Result<MmapMut> {
             let mut buffer = MmapMut::map_anon(bytes as usize)?;
@@ -26,7 +25,11 @@ impl Memcpy {
         };
         let both = buffer(1).and_then(|src| Ok((src, buffer(2)?)));
         let (src, dst) = both.map_err(|error| {
-            Failure::no(format!("no memory to compare with: {error}"), "it takes as much memory again as the case does")
+            Failure::no(
+                format!("cannot allocate memory for the baseline: {error}"),
+                "the baseline needs as much \
+                                                                                      memory as the case itself",
+            )
         })?;
         Ok(Self { src, dst })
     }

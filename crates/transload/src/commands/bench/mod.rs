@@ -3,7 +3,6 @@
 mod baseline;
 mod case;
 mod copy;
-mod course;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod measure;
@@ -11,6 +10,7 @@ mod memcpy;
 mod network;
 mod paths;
 mod plan;
+mod schedule;
 mod store;
 
 use std::time::Duration;
@@ -30,11 +30,10 @@ Examples:
   transload bench store --dir /mnt/nvme
   transload bench gpu
 
-Each figure stands beside a baseline that was measured in turns with it, so
-that the ratio holds even where the machine is busy or slows down. Ratios are
-medians over the rounds.";
+Each figure is measured in alternation with a baseline, so that their ratio
+holds even if the machine is busy or slows down. Ratios are medians over the
+rounds.";
 
-/// The examples in the help of each bench.
 const PLAN: &str = "Examples:\n  transload bench plan --rounds 101";
 const COPY: &str = "Examples:\n  transload bench copy --seconds 5 --format json";
 const QUIC: &str = "Examples:\n  transload bench quic --rounds 7\n  transload bench quic --mtu 1500";
@@ -48,24 +47,23 @@ Examples:
   transload bench gpu
   transload bench gpu --device 1 --rounds 7 --format json
 
-Exit code 1 means that it cannot be measured here: \"no CUDA here: ...\"
-says why.";
+Exit code 1 means that the GPU cannot be measured; the message says why, for
+example \"no CUDA here: ...\".";
 const LOCAL: &str = "Examples:\n  transload bench local --rounds 7";
 
-/// Measure on this machine, a baseline beside each figure in the same run.
+/// Measure performance on this machine, each figure against a baseline from the same run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     bench: Bench,
 
-    /// How often each figure and its baseline are measured.
+    /// Number of times that each figure and its baseline are measured.
     #[arg(long, global = true, value_name = "N", default_value_t = 15, display_order = 50,
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: u32,
 
-    /// No longer than about this for each case, its preparation not counted; one round is always
-    /// measured.
+    /// Approximate time limit for each case in seconds, without its preparation; at least one round is measured.
     #[arg(long, global = true, value_name = "S", default_value_t = 20, display_order = 51,
           value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
@@ -73,28 +71,29 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Bench {
-    /// Plan the canonical case: Llama-3-70B, 2,048 tokens, TP 4 to TP 8.
+    /// Measure planning of the canonical case: Llama-3-70B, 2,048 tokens, TP 4 to TP 8.
     #[command(after_help = PLAN)]
     Plan,
 
-    /// Copy between two layouts in one process, with one thread. Takes 3 GB of memory.
+    /// Measure copies between two layouts in one process, with one thread. Needs 3 GB of memory.
     #[command(after_help = COPY)]
     Copy,
 
-    /// Pull over QUIC between two processes on loopback, encrypted and checked. Takes 1 GB of memory.
+    /// Measure pulls over QUIC between two processes on loopback, encrypted and checked. Needs 1 GB of memory.
     #[command(after_help = QUIC)]
     Quic(Network),
 
-    /// Pull on one host between two processes, through a staging ring. Takes 3 GB of memory.
+    /// Measure pulls between two processes on one host, through a staging ring. Needs 3 GB of memory.
     #[command(after_help = LOCAL)]
     Local,
 
-    /// Keep 96 MiB in a folder and 16 MiB in a Redis server, beside plain programs that do as much.
+    /// Measure stores with 96 MiB in a folder and 16 MiB in a Redis server, against plain programs that move the same
+    /// bytes.
     #[command(after_help = STORE)]
     Store(store::Args),
 
-    /// Copies of a GPU, beside one plain copy and beside a descriptor for each chunk. Takes 2 GB
-    /// of the GPU's memory and 3.5 GB of the host's.
+    /// Measure copies of a GPU, against one plain copy and against one descriptor per chunk. Needs 2 GB of GPU memory
+    /// and 3.5 GB of host memory.
     #[cfg(feature = "cuda")]
     #[command(after_help = GPU)]
     Gpu(gpu::Args),
@@ -103,8 +102,8 @@ enum Bench {
 /// The network that a bench runs over.
 #[derive(Debug, clap::Args)]
 struct Network {
-    /// Bytes of a packet, IP and UDP headers included, in place of loopback's 65536: 1500 and 9000 are what networks
-    /// between hosts have. Needs `unshare` and `ip`.
+    /// Packet size in bytes, including IP and UDP headers; networks between hosts usually have 1500 or 9000. Needs
+    /// `unshare` and `ip`. Default: 65536, as loopback has it.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1_280..=65_535))]
     mtu: Option<u32>,
 }
@@ -120,25 +119,25 @@ impl Network {
 }
 
 pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
-    let effort = course::Effort { rounds: args.rounds as usize, most: Duration::from_secs(args.seconds.into()) };
+    let limits = schedule::Limits { rounds: args.rounds as usize, most: Duration::from_secs(args.seconds.into()) };
     let mut notes = Vec::new();
     let (name, results) = match args.bench {
-        Bench::Plan => ("plan", plan::run(effort)?),
-        Bench::Copy => ("copy", copy::run(effort)?),
+        Bench::Plan => ("plan", plan::run(limits)?),
+        Bench::Copy => ("copy", copy::run(limits)?),
         Bench::Quic(network) => {
             network.enter(&mut notes)?;
-            ("quic", paths::quic(effort)?)
+            ("quic", paths::quic(limits)?)
         }
-        Bench::Local => ("local", paths::local(effort)?),
+        Bench::Local => ("local", paths::local(limits)?),
         Bench::Store(args) => {
-            let measured = store::run(&args, effort)?;
+            let measured = store::run(&args, limits)?;
             notes = measured.notes;
             ("store", measured.figures)
         }
         #[cfg(feature = "cuda")]
         Bench::Gpu(args) => {
             args.network.enter(&mut notes)?;
-            let (figures, told) = gpu::run(&args, effort)?;
+            let (figures, told) = gpu::run(&args, limits)?;
             notes.extend(told);
             ("gpu", figures)
         }
@@ -147,8 +146,10 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     output.show(|| &report, || report.table())?;
     match report.errors().next() {
         None => Ok(()),
-        Some((name, error)) => {
-            Err(Failure::no(format!("not all could be measured; of {name}: {error}"), "what the others reach is above"))
-        }
+        Some((name, error)) => Err(Failure::no(
+            format!("some figures could not be measured; {name}: {error}"),
+            "the other figures are \
+                                                                                             above",
+        )),
     }
 }

@@ -38,7 +38,7 @@ pub(super) fn enter(mtu: u32) -> Result<(), Failure> {
 
 fn unavailable(mtu: &str, why: &str) -> Failure {
     Failure::no(
-        format!("there is no network with an MTU of {mtu}: {why}"),
-        "`--mtu` needs `unshare` and `ip` (util-linux, iproute2), and Linux that lets users have namespaces",
+        format!("cannot create a network with an MTU of {mtu}: {why}"),
+        "`--mtu` needs `unshare` and `ip` (util-linux, iproute2), and a Linux that lets users create namespaces",
     )
 }

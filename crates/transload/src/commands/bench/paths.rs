@@ -6,28 +6,27 @@ use transload::transfer::Path;
 
 use super::baseline::{Failed, raw_quic, tcp_rustls};
 use super::case::{CANONICAL, Case, SIZES};
-use super::course::{Course, Effort};
 use super::measure::Figure;
 use super::memcpy::Memcpy;
+use super::schedule::{Limits, Schedule};
 use crate::commands::engines::{Gpu, Pair, runtime};
 use crate::commands::shapes::CANONICAL_TOKENS;
 use crate::failure::{Failure, chain};
 use crate::show::number::gigabytes_per_second;
 
-/// The seed of contents and block tables.
 const SEED: u64 = 1;
 
 /// Measures pulls over QUIC (gather, encryption, CRC and scatter), compared with one lane that only encrypts and with
 /// TCP and TLS.
-pub(super) fn quic(effort: Effort) -> Result<Vec<Figure>, Failure> {
+pub(super) fn quic(limits: Limits) -> Result<Vec<Figure>, Failure> {
     let runtime = runtime()?;
-    let mut course = Course::new(effort, SIZES.len());
+    let mut schedule = Schedule::new(limits, SIZES.len());
     let mut results = Vec::new();
     for case in SIZES {
-        course.prepare(case.name);
+        schedule.prepare(case.name);
         let mut engines = Engines::start(&runtime, case, None)?;
         let bytes = case.bytes();
-        let rounds = course.in_turns::<Failure, 3>(
+        let rounds = schedule.in_turns::<Failure, 3>(
             case.name,
             [
                 &mut || engines.pull(Path::QUIC),
@@ -45,16 +44,16 @@ pub(super) fn quic(effort: Effort) -> Result<Vec<Figure>, Failure> {
 }
 
 /// Measures pulls on one host through the ring, compared with one `memcpy` of as many bytes.
-pub(super) fn local(effort: Effort) -> Result<Vec<Figure>, Failure> {
+pub(super) fn local(limits: Limits) -> Result<Vec<Figure>, Failure> {
     let runtime = runtime()?;
     let cases = [SIZES[0], SIZES[1], SIZES[2], CANONICAL];
-    let mut course = Course::new(effort, cases.len());
+    let mut schedule = Schedule::new(limits, cases.len());
     let mut memcpy = Memcpy::new(CANONICAL.bytes())?;
     let mut results = Vec::new();
     for case in cases {
-        course.prepare(case.name);
+        schedule.prepare(case.name);
         let mut engines = Engines::start(&runtime, case, None)?;
-        let rounds = course.in_turns::<Failure, 2>(
+        let rounds = schedule.in_turns::<Failure, 2>(
             case.name,
             [&mut || engines.pull(Path::RING), &mut || Ok(memcpy.copy(case.bytes()))],
         )?;
@@ -66,12 +65,11 @@ pub(super) fn local(effort: Effort) -> Result<Vec<Figure>, Failure> {
 
 fn unmeasured(error: Failed) -> Failure {
     Failure::no(
-        format!("the baseline could not be measured: {}", chain(&*error)),
-        "is there a firewall on the loopback interface?",
+        format!("cannot measure the baseline: {}", chain(&*error)),
+        "check whether a firewall blocks the loopback interface",
     )
 }
 
-/// Two processes with one agent each.
 pub(super) struct Engines<'a> {
     runtime: &'a Runtime,
     pair: Pair,

@@ -6,33 +6,33 @@ use transload::layout::Deployment;
 use transload::transfer::plan::BoundPlan;
 use transload::transfer::{BlockTable, Plan, Request, Tables};
 
-use super::course::{Course, Effort, timed};
 use super::measure::Figure;
+use super::schedule::{Limits, Schedule, timed};
 use crate::commands::engines::broken;
 use crate::commands::random::Random;
 use crate::commands::shapes::{CANONICAL_DECODE, CANONICAL_PREFILL, CANONICAL_TOKENS, Llama};
 use crate::failure::Failure;
 
-pub(super) fn run(effort: Effort) -> Result<Vec<Figure>, Failure> {
-    let mut course = Course::new(effort, 2);
-    course.prepare("compiling");
+pub(super) fn run(limits: Limits) -> Result<Vec<Figure>, Failure> {
+    let mut schedule = Schedule::new(limits, 2);
+    schedule.prepare("compiling");
     let canonical = Sides::grown(1, 1)?;
     let more_layers = Sides::grown(10, 1)?;
     let more_heads = Sides::grown(1, 10)?;
     let bound = canonical.bind()?;
     let chunks = bound.chunks();
     let mut expanded = Vec::with_capacity(chunks as usize);
-    let compiled = course.in_turns::<Failure, 4>(
+    let compiled = schedule.in_turns::<Failure, 4>(
         "compiling",
         [&mut || canonical.time(), &mut || more_layers.time(), &mut || more_heads.time(), &mut || {
             Ok(us(expand(&bound, &mut expanded)))
         }],
     )?;
 
-    course.prepare("expanding");
+    schedule.prepare("expanding");
     let each = |time: Duration| time.as_secs_f64() * 1e9 / chunks as f64;
     let mut stored = Vec::with_capacity(chunks as usize);
-    let listed = course.in_turns::<Failure, 2>(
+    let listed = schedule.in_turns::<Failure, 2>(
         "expanding",
         [&mut || Ok(each(expand(&bound, &mut expanded))), &mut || Ok(each(store(chunks, &mut stored)))],
     )?;
@@ -91,7 +91,6 @@ fn us(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// Lists every chunk of a bound plan.
 fn expand(bound: &BoundPlan, chunks: &mut Vec<(u64, u64, u64)>) -> Duration {
     chunks.clear();
     let ((), time) = timed(|| {

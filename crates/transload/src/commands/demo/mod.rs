@@ -17,30 +17,32 @@ Examples:
   transload demo
   transload demo --tokens 100 --format json
 
-A prefill process (TP 2, blocks of 16 tokens, NHD) and a decode process (TP 4, blocks of 64, HND)
-with the shape of Llama-3.1-8B. Their caches are in the memory of the first GPU, where there is one. What has arrived is saved into a store, and restored from there
-into a third layout (TP 1, blocks of 32, BLSHC). Exit code 1 means that it did not go well: a byte differed, or a
-process died.";
+Moves a request with the shape of Llama-3.1-8B from a prefill process (TP 2, blocks of 16 tokens,
+NHD) to a decode process (TP 4, blocks of 64 tokens, HND). Their caches are in the memory of the
+first GPU if there is one. The result is then saved into a store and restored into a third layout
+(TP 1, blocks of 32 tokens, BLSHC).
+
+Exit code 1 means that a byte differed or a process died.";
 
 /// Move a request's cache between two processes, save and restore it, and check every byte.
 #[derive(Debug, Parser)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// How many tokens the request has. Each takes 0.4 MB of memory and 0.13 MB of disk: 900 MB and
-    /// 240 MB for 2,000.
+    /// Number of tokens in the request. 2,000 tokens need 900 MB of memory and 240 MB of disk, each further token 0.4
+    /// MB and 0.13 MB.
     #[arg(long, value_name = "N", default_value_t = 2000,
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
     tokens: u64,
 
-    /// Decides contents and block tables, to repeat a run; random without it.
+    /// Seed for contents and block tables, to repeat a run. Default: random.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// Keep the caches in memory of the host, where there is a GPU too.
+    /// Keep the caches in host memory even if there is a GPU.
     #[arg(long)]
     host: bool,
 
-    /// Where to save what was moved, and to leave it; without it, a temporary folder.
+    /// Store to save the moved cache in; the saved cache stays there. Default: a temporary folder, deleted at the end.
     #[arg(long, value_name = "URI")]
     store: Option<String>,
 }
@@ -67,7 +69,6 @@ fn prefill_shape(tokens: u64) -> Llama {
     }
 }
 
-/// The decode side of the same model.
 fn decode_shape(tokens: u64) -> Llama {
     Llama { name: "decode", tp: 4, block_size: 64, num_blocks: pool(tokens, 64), order: "HND", ..prefill_shape(tokens) }
 }

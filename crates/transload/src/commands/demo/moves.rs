@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use transload::transfer::{Path, Plan, Request};
 
-use super::report::{On, Report, Transfer};
+use super::report::{GpuName, Report, Transfer};
 use super::{Args, decode_shape, prefill_shape, third_shape};
 use crate::commands::engines::{Archived, Pair, broken, find_gpu};
 use crate::commands::plan::planned::Planned;
@@ -25,7 +25,7 @@ pub(super) async fn run(args: &Args, seed: u64) -> Result<Report, Failure> {
             Err(why) => (None, Some(format!("the GPU is not used: {why}"))),
         },
     };
-    let on = gpu.as_ref().map(|gpu| On { ordinal: gpu.ordinal(), name: gpu.name().to_owned() });
+    let on = gpu.as_ref().map(|gpu| GpuName { ordinal: gpu.ordinal(), name: gpu.name().to_owned() });
     let preparing = Progress::new("computing a request", 1);
     let mut pair = Pair::start(shapes, tokens, seed, gpu).await?;
     drop(preparing);
@@ -54,8 +54,8 @@ fn save_and_restore(pair: &Pair, args: &Args) -> Result<(String, Archived), Fail
         Some(uri) => uri.clone(),
         None => {
             let folder = temporary.insert(tempfile::tempdir().map_err(|error| {
-                let next = "`--store file:///some/folder` takes another; so does TMPDIR";
-                Failure::no(format!("no temporary folder: {error}"), next)
+                let next = "name another folder with `--store file:///some/folder` or TMPDIR";
+                Failure::no(format!("cannot create a temporary folder: {error}"), next)
             })?);
             format!("file://{}", folder.path().display())
         }

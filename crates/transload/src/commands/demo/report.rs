@@ -15,7 +15,6 @@ use crate::commands::plan::report::Report as PlanReport;
 use crate::show::number;
 use crate::show::table::Table;
 
-/// The results of a demo.
 pub(super) struct Report {
     pub(super) src: Deployment,
     pub(super) dst: Deployment,
@@ -28,19 +27,17 @@ pub(super) struct Report {
     /// The store's URI, and the result of saving and restoring.
     pub(super) archived: Option<(String, Archived)>,
     /// The GPU with the caches; `None` if they were in host memory.
-    pub(super) gpu: Option<On>,
+    pub(super) gpu: Option<GpuName>,
     /// The reason why an existing GPU was not used.
     pub(super) unused: Option<String>,
 }
 
-/// The GPU that the caches were on.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct On {
+pub(super) struct GpuName {
     pub(super) ordinal: u32,
     pub(super) name: String,
 }
 
-/// A successful transfer of the request.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Transfer {
     /// The paths of its routes; usually one.
@@ -123,7 +120,7 @@ impl Report {
              memory that the two processes share. The demo runs both; by default, these two {by_default}.\n\n",
             table.finish(),
         );
-        if let Some(On { ordinal, name }) = &self.gpu {
+        if let Some(GpuName { ordinal, name }) = &self.gpu {
             let _ = writeln!(text, " All caches were in the memory of GPU {ordinal}, {name}.\n");
         }
         if let Some(why) = &self.unused {
@@ -164,10 +161,9 @@ impl Report {
     }
 }
 
-/// Formats what was saved and restored as a table and a line of text.
 fn kept_table(store: &str, archived: &Archived) -> String {
     if archived.tokens == 0 {
-        return " nothing was saved: a store keeps whole chunks of 256 tokens\n\n".to_owned();
+        return " nothing was saved: a store holds only whole chunks of 256 tokens\n\n".to_owned();
     }
     let mut table = Table::new("store|>tokens|>bytes|>time|>rate");
     for (what, bytes, took) in

@@ -9,7 +9,7 @@ use transload_sidecar::settings::UpstreamTls;
 use transload_sidecar::{Role, ServerUrl};
 
 use super::common::ClientCertificate;
-use super::serve::{Ends, no_runtime};
+use super::serve::{StopSignals, no_runtime};
 use super::values;
 use crate::commands::engines;
 use crate::failure::{Failure, chain};
@@ -22,27 +22,27 @@ Examples:
   transload announce --etcd etcds://etcd:2379/transload --upstream-ca ca.pem \\
     --client-cert client.pem --client-key client.key --role decode --url http://10.0.2.1:8200
 
-`transload proxy --discover etcd://…`, with the same hosts and prefix, finds the
-server while this runs. SIGTERM takes the announcement back; where this process
-dies, it ends within 10 s.";
+`transload proxy --discover etcd://…` with the same hosts and prefix finds the
+server while this command runs. SIGTERM withdraws the announcement; if this
+process dies, the announcement expires within 10 s.";
 
-/// Tell an etcd of a prefill or decode server, for as long as this runs.
+/// Announce a prefill or decode server in etcd while this command runs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Args {
-    /// The etcd, and the prefix of its keys: etcd://HOST:PORT[,HOST:PORT]/PREFIX, or etcds:// for TLS.
+    /// Hosts of etcd and prefix of the keys: etcd://HOST:PORT[,HOST:PORT]/PREFIX, or etcds:// for TLS.
     #[arg(long, value_name = "URI")]
     etcd: String,
-    /// What the server computes: prefill or decode.
+    /// Role of the server: prefill or decode.
     #[arg(long, value_name = "ROLE", value_parser = values::role)]
     role: Role,
-    /// Where it listens, as proxies see it.
+    /// URL at which proxies reach the server.
     #[arg(long, value_name = "URL", value_parser = values::server)]
     url: ServerUrl,
-    /// What it is called there. Default: its HOST:PORT.
+    /// Name of the server in etcd. Default: its HOST:PORT.
     #[arg(long)]
     name: Option<String>,
-    /// Authorities that sign the certificate of an etcd over TLS, in PEM. Default: those of the system.
+    /// PEM file of authorities to verify etcd's certificate (etcds://). Default: those of the system.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     upstream_ca: Option<PathBuf>,
     #[command(flatten)]
@@ -52,7 +52,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let announcement = args.announcement()?;
     let runtime = engines::runtime()?;
-    let announced = runtime.block_on(until_told_to_end(announcement));
+    let announced = runtime.block_on(until_stopped(announcement));
     // A DNS look-up may hang longer than the process should wait.
     runtime.shutdown_background();
     announced
@@ -63,8 +63,8 @@ impl Args {
         // The value is not shown, since it may contain a password.
         let etcd = Cluster::parse(&self.etcd).map_err(|error| {
             Failure::input(
-                format!("--etcd names no etcd: {error}"),
-                "give etcd://HOST:PORT/PREFIX, or etcds:// for TLS",
+                format!("--etcd is not valid: {error}"),
+                "write etcd://HOST:PORT/PREFIX, or etcds:// for TLS",
             )
         })?;
         Ok(Announcement {
@@ -77,32 +77,32 @@ impl Args {
     }
 }
 
-async fn until_told_to_end(announcement: Announcement) -> Result<(), Failure> {
-    let mut ends = Ends::new().map_err(no_runtime)?;
-    let mut twice = Ends::new().map_err(no_runtime)?;
+async fn until_stopped(announcement: Announcement) -> Result<(), Failure> {
+    let mut stop = StopSignals::new().map_err(no_runtime)?;
+    let mut second_stop = StopSignals::new().map_err(no_runtime)?;
     let line =
         format!("announcing the {} server {} at {}", announcement.role.name(), announcement.url, announcement.etcd);
     let announcing = announce(announcement, async {
         eprintln!("{line}");
-        ends.next().await;
+        stop.next().await;
     });
     let cut = async {
-        twice.next().await;
-        twice.next().await;
+        second_stop.next().await;
+        second_stop.next().await;
     };
     tokio::select! {
         announced = announcing => announced.map_err(|error| match error {
             AnnounceError::Name(_) => {
-                Failure::input(error.to_string(), "give it another name: --name decode-0")
+                Failure::input(error.to_string(), "choose another name, for example --name decode-0")
             }
             error => Failure::no(
                 chain(&error),
-                "name certificates that are there, in PEM, and may be read",
+                "name existing, readable certificates in PEM",
             ),
         }),
         () = cut => Err(Failure::no(
-            "told to end twice: the announcement was not taken back",
-            "it ends within 10 s by itself",
+            "stopped by a second signal: the announcement was not withdrawn",
+            "it expires by itself within 10 s",
         )),
     }
 }

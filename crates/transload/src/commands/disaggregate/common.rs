@@ -13,8 +13,7 @@ use transload_sidecar::settings::{KvConnector, Limits, Mode, PrefillFailure, Ser
 use super::values::{self, Admin, Stage, Stages};
 use crate::failure::Failure;
 
-/// The heading of the options that limit what clients may do.
-pub(super) const SECURITY: &str = "What clients may bring about";
+pub(super) const SECURITY: &str = "Security";
 
 /// Everything that they have in common but [`Protocol`], which stands first in the help.
 #[derive(Debug, clap::Args)]
@@ -50,8 +49,8 @@ impl Common {
                 Ok(port) => port.get(),
                 Err(_) => {
                     return Err(Failure::input(
-                        format!("the environment has SGLANG_BOOTSTRAP_PORT={text:?}, which is no port"),
-                        "give a number from 1 to 65535, or unset it for 8998",
+                        format!("the environment variable SGLANG_BOOTSTRAP_PORT={text:?} is not a port"),
+                        "set a number from 1 to 65535, or unset it for the default 8998",
                     ));
                 }
             },
@@ -60,8 +59,8 @@ impl Common {
         let body_memory = self.bounds.body_memory;
         if body_memory.is_some_and(|memory| memory < least) {
             return Err(Failure::input(
-                "--body-memory is less than twice --body-limit, which the longest body may take while it comes",
-                "give more memory for all bodies together, or a lower limit for each",
+                "--body-memory is less than twice --body-limit, which the longest body may need while it arrives",
+                "raise --body-memory, or lower --body-limit",
             ));
         }
         Ok(Settings {
@@ -94,7 +93,6 @@ impl Common {
         })
     }
 
-    /// Returns whether there is a server certificate for clients.
     pub(super) fn has_certificate(&self) -> bool {
         self.tls.cert_path.is_some()
     }
@@ -104,8 +102,8 @@ impl Tls {
     fn serving(&self, secure: bool) -> Result<Option<ServingTls>, Failure> {
         if !secure && self.client_ca.is_some() {
             return Err(Failure::input(
-                "--client-ca asks clients for certificates, but they are served without TLS",
-                "give --cert-path with a certificate for clients to see, or leave --client-ca out",
+                "--client-ca needs TLS, but clients are served without TLS",
+                "add --cert-path with a server certificate, or leave --client-ca out",
             ));
         }
         Ok(secure.then(|| ServingTls { folder: self.cert_path.clone(), client_ca: self.client_ca.clone() }))
@@ -124,16 +122,18 @@ impl Tls {
 /// How the KV cache travels, and where a configuration is.
 #[derive(Debug, clap::Args)]
 pub(super) struct Protocol {
-    /// How the KV cache travels: nixlv2 (also for Transload's own connector), shared-storage or sglang.
+    /// Protocol by which the KV cache is transferred: nixlv2 (also for Transload's own connector), shared-storage or
+    /// sglang.
     #[arg(long, alias = "connector", value_name = "NAME", default_value = "nixlv2", value_parser = values::connector)]
     kv_connector: KvConnector,
-    /// Decode in legs of so many tokens each, of chat completions; 0 is in one.
+    /// Maximum number of tokens per decode request: longer chat completions are split into several. 0 means no limit.
     #[arg(long, value_name = "TOKENS", default_value_t = 0)]
     decode_chunk_size: u32,
-    /// Options as YAML or JSON: `{port: 8085, vllm-port: 8203}`. Keys are names of flags; flags go before.
+    /// Options as YAML or JSON text, with the names of flags as keys: `{port: 8085, vllm-port: 8203}`. Flags take
+    /// precedence.
     #[arg(long, value_name = "TEXT")]
     configuration: Option<String>,
-    /// The same from a file.
+    /// File with options as YAML or JSON, in place of --configuration.
     #[arg(long, value_name = "FILE", value_parser = values::path, value_hint = ValueHint::FilePath)]
     configuration_file: Option<PathBuf>,
 }
@@ -142,16 +142,16 @@ pub(super) struct Protocol {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "TLS")]
 struct Tls {
-    /// A folder with tls.crt and tls.key, which clients are shown; re-read when they change.
+    /// Folder with the certificate for clients, tls.crt, and its key, tls.key. Changes are picked up.
     #[arg(long, value_name = "DIR", value_parser = values::path, value_hint = ValueHint::DirPath)]
     cert_path: Option<PathBuf>,
-    /// Ask clients for a certificate of an authority in this PEM file.
+    /// PEM file of authorities; clients must present a certificate of one of them.
     #[arg(long, value_name = "FILE", value_parser = values::path, value_hint = ValueHint::FilePath)]
     client_ca: Option<PathBuf>,
-    /// Do not check the certificates of prefiller or decoder servers; may be repeated.
+    /// Do not verify the certificates of prefiller or decoder servers; may be repeated.
     #[arg(long, value_name = "STAGE,…", action = ArgAction::Append, value_parser = values::stages)]
     tls_insecure_skip_verify: Vec<Stages>,
-    /// Authorities that sign the certificates of servers, in PEM. Default: those of the system.
+    /// PEM file of authorities to verify the certificates of servers. Default: those of the system.
     #[arg(long, value_name = "FILE", value_parser = values::path, value_hint = ValueHint::FilePath)]
     upstream_ca: Option<PathBuf>,
     #[command(flatten)]
@@ -161,10 +161,10 @@ struct Tls {
 /// The certificate that servers are shown.
 #[derive(Debug, clap::Args)]
 pub(super) struct ClientCertificate {
-    /// The certificate chain that servers are shown, in PEM.
+    /// PEM file with the certificate chain to present to servers.
     #[arg(long, value_name = "FILE", value_parser = values::path, value_hint = ValueHint::FilePath)]
     client_cert: Option<PathBuf>,
-    /// Its key, in PEM.
+    /// PEM file with the key of --client-cert.
     #[arg(long, value_name = "FILE", value_parser = values::path, value_hint = ValueHint::FilePath)]
     client_key: Option<PathBuf>,
 }
@@ -193,13 +193,13 @@ impl ClientCertificate {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "When a prefill server fails")]
 struct Failing {
-    /// fallback: the decode server computes the prompt itself. error: the client is told.
+    /// fallback: the decode server computes the prompt itself. error: the client receives an error.
     #[arg(long, value_name = "WHAT", default_value = "fallback", value_parser = values::prefill_failure)]
     prefill_failure: PrefillFailure,
-    /// How often a prefill that ended with 502, 503 or 504 is asked for again.
+    /// Maximum number of retries of a prefill that failed with status 502, 503 or 504.
     #[arg(long, value_name = "N", default_value_t = 0)]
     prefill_max_retries: u32,
-    /// The wait before each of these.
+    /// Time to wait before each retry.
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = values::period)]
     prefill_retry_backoff: Duration,
 }
@@ -208,26 +208,27 @@ struct Failing {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Limits")]
 struct Bounds {
-    /// The time of a whole prefill, to the last byte of its answer.
+    /// Time limit for a whole prefill, to the last byte of its response.
     #[arg(long, value_name = "TIME", default_value = "300s", value_parser = values::timeout)]
     prefill_timeout: Duration,
-    /// The time to connect to a server.
+    /// Time limit for connecting to a server.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::timeout)]
     connect_timeout: Duration,
-    /// The longest body that is read whole, of a request or of a prefill's answer.
+    /// Maximum size of the body of a request or of a prefill's response.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size::parse)]
     body_limit: u64,
-    /// The memory of all such bodies at a time; further ones are refused with 503. Default: 1GiB, or twice --body-limit.
+    /// Maximum memory for all bodies at a time; requests beyond it are refused with status 503. Default: 1GiB, or twice
+    /// --body-limit if that is more.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     body_memory: Option<u64>,
-    /// Connections of clients at a time; a further one takes the place of an idle one. Default: a third of the files that
-    /// the process may have open, 65536 at most.
+    /// Maximum number of client connections; a further one replaces an idle one. Default: a third of the files that the
+    /// process may have open, at most 65536.
     #[arg(long, value_name = "N", value_parser = values::connections)]
     max_connections: Option<usize>,
-    /// Requests that one client address may have at a time. Default: any number.
+    /// Maximum number of concurrent requests per client address. Default: no limit.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_requests_per_client: Option<u32>,
-    /// Idle connections that are kept for each server.
+    /// Maximum number of idle connections to keep to each server.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_idle_conns_per_host: usize,
 }
@@ -236,7 +237,7 @@ struct Bounds {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = SECURITY)]
 struct Trust {
-    /// Pass on transfer parameters of clients. Default: they are removed from requests.
+    /// Pass on transfer parameters that clients send; false removes them from requests.
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, default_value = "false",
         default_missing_value = "true", value_parser = values::switch)]
     trust_client_params: bool,
@@ -244,16 +245,16 @@ struct Trust {
 
 /// How it is watched, and ended.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Watching and ending")]
+#[command(next_help_heading = "Monitoring and shutdown")]
 struct Operating {
-    /// Where /healthz, /readyz, /metrics, /status and a page at / are served; or off.
+    /// Address at which to serve /healthz, /readyz, /metrics, /status and a page at /, or off.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9400", value_parser = values::admin)]
     admin: Admin,
-    /// Certificates of a Transload cluster (`transload certs`): blocks held for clients that leave are then given up
-    /// at once, and otherwise when their lease ends.
+    /// Folder with certificates of a Transload cluster (`transload certs`). With it, blocks held for a client that
+    /// disconnects are released at once; without it, when their lease ends.
     #[arg(long, value_name = "DIR", value_parser = values::path, value_hint = ValueHint::DirPath)]
     certs: Option<PathBuf>,
-    /// How long requests in flight may take to end after SIGTERM.
+    /// Time that requests in flight have to end after SIGTERM.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::period)]
     drain: Duration,
 }
@@ -286,7 +287,6 @@ pub(super) struct Ignored {
 }
 
 impl Ignored {
-    /// Returns whether an option is one of these.
     pub(super) fn has(name: &str) -> bool {
         name.starts_with("zap-")
             || name.starts_with("inference-pool")

@@ -18,10 +18,10 @@ impl Document {
             Ok(document) => Ok(document.unwrap_or(Self(Vec::new()))),
             Err(error) => Err(Failure::input(
                 format!(
-                    "{name} is no configuration: {}",
+                    "{name} is not a valid configuration: {}",
                     error.render_with_formatter(&serde_saphyr::UserMessageFormatter)
                 ),
-                "write YAML or JSON, a key for each flag: port: 8000",
+                "write YAML or JSON with one key per flag: port: 8000",
             )),
         }
     }
@@ -50,7 +50,6 @@ impl<'de> Deserialize<'de> for Document {
     }
 }
 
-/// The values of a key: none, one, or a list.
 struct Values(Vec<String>);
 
 impl<'de> Deserialize<'de> for Values {

@@ -21,7 +21,6 @@ fn text(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// Checks that a command line can be parsed.
 fn take(line: &str) {
     match line.starts_with("transload announce ") {
         true => drop(announced(line)),
@@ -29,7 +28,6 @@ fn take(line: &str) {
     }
 }
 
-/// Returns the announcement of a command line.
 fn announced(line: &str) -> Announcement {
     let cli = Cli::try_parse_from(line.split_whitespace());
     match cli.unwrap_or_else(|error| panic!("{line}: {error}")).command {
@@ -61,7 +59,6 @@ fn lines(text: &str) -> Vec<String> {
     lines.map(|line| line.trim_end_matches(" &").to_owned()).collect()
 }
 
-/// Returns the code blocks of a page in one language.
 fn blocks(page: &str, language: &str) -> Vec<String> {
     let text = text(page);
     let blocks = text.split("```").skip(1).step_by(2);
@@ -96,7 +93,6 @@ fn command_lines_of_helps_and_of_the_book_are_right() {
     assert!(found > 5, "the book has {found} examples");
 }
 
-/// Returns all values of a key in a systemd unit.
 fn unit(file: &str, key: &str) -> Vec<String> {
     let text = text(file);
     let values = text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));

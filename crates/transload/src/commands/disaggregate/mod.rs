@@ -8,7 +8,7 @@ mod common;
 mod configuration;
 #[cfg(test)]
 mod examples;
-mod given;
+mod options;
 pub(super) mod proxy;
 mod serve;
 pub(super) mod sidecar;

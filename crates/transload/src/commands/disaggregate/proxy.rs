@@ -8,7 +8,7 @@ use transload_sidecar::settings::{Choosing, Mode, Policy, Secret, Settings};
 use transload_sidecar::{ServerUrl, Target};
 
 use super::common::{Common, Environment, Protocol};
-use super::given::{Elsewhere, Given};
+use super::options::{CommandLine, OtherSources};
 use super::{serve, values, variable};
 use crate::failure::Failure;
 use crate::show::number;
@@ -23,27 +23,30 @@ Examples:
   transload proxy --prefiller-hosts p1 p2 --prefiller-ports 8100 8100 \\
     --decoder-hosts d1 --decoder-ports 8200 --host 0.0.0.0 --port 8192
 
-It chooses a prefill and a decode server for each request; what a request says
-in x-prefiller-host-port counts for nothing.
+The proxy chooses a prefill and a decode server for each request. It ignores the
+header x-prefiller-host-port.
 
-Flags go before a configuration, that before the environment, that before what
-is said here. Lists take several values after one flag, separated by commas, or
-the flag several times. A switch alone is true. TIME is 200ms, 30s or 5m; SIZE
-is 64MiB or 1GiB.
+Flags take precedence over a configuration, a configuration over environment
+variables, and these over the defaults above. For lists, separate values with
+commas or repeat the flag. A switch without a value is true. TIME is for
+example 200ms, 30s or 5m; SIZE is for example 64MiB or 1GiB.
 
 Environment:
-  OPENAI_API_KEY          sent to servers where a client sends no Authorization
-  SGLANG_BOOTSTRAP_PORT   8998 by default
+  OPENAI_API_KEY          key to send to servers for clients that send no
+                          Authorization header
+  SGLANG_BOOTSTRAP_PORT   bootstrap port of SGLang's prefill servers, by default
+                          8998
 
-SIGTERM lets requests in flight end, within --drain. A second one ends at once.
-SIGHUP re-reads certificates. The file of --discover is re-read when it changes.";
+After SIGTERM, requests in flight have the time of --drain to end; a second
+SIGTERM stops at once. SIGHUP re-reads certificates. The file of --discover is
+re-read when it changes.";
 
-/// Be the front door of prefill and decode servers, and choose among them.
+/// Serve clients in front of prefill and decode servers, and choose servers per request.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Args {
     #[command(flatten)]
-    given: Given<Options>,
+    flags: CommandLine<Options>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -61,46 +64,46 @@ struct Options {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Servers")]
 struct Servers {
-    /// Where clients connect. Default: 127.0.0.1:8000.
+    /// Address that clients connect to. Default: 127.0.0.1:8000.
     #[arg(long, value_name = "ADDR:PORT", value_parser = values::listen)]
     listen: Option<SocketAddr>,
-    /// A prefill server; may be repeated.
+    /// URL of a prefill server; may be repeated.
     #[arg(long, value_name = "URL,…", value_delimiter = ',', action = ArgAction::Append, value_parser = values::server)]
     prefill: Vec<ServerUrl>,
-    /// A decode server; may be repeated.
+    /// URL of a decode server; may be repeated.
     #[arg(long, value_name = "URL,…", value_delimiter = ',', action = ArgAction::Append, value_parser = values::server)]
     decode: Vec<ServerUrl>,
-    /// Where to look for further servers: file:PATH, dns:[ROLE=]NAME:PORT[,…] or etcd://HOST:PORT[,…]/PREFIX.
+    /// Source from which to discover more servers: file:PATH, dns:[ROLE=]NAME:PORT[,…] or etcd://HOST:PORT[,…]/PREFIX.
     #[arg(long, value_name = "URI")]
     discover: Option<String>,
-    /// How one of several is chosen: round-robin, least-loaded, or prefix (by how the prompt begins).
+    /// Policy by which to choose among servers: round-robin, least-loaded, or prefix (by the beginning of the prompt).
     #[arg(long, value_name = "POLICY", default_value = "round-robin", value_parser = values::policy)]
     policy: Policy,
-    /// Prompts of fewer tokens go straight to a decode server.
+    /// Minimum number of prompt tokens for a prefill server; shorter prompts go directly to a decode server.
     #[arg(long, value_name = "TOKENS", default_value = "0", value_parser = number::parse_tokens)]
     min_prompt: u64,
 }
 
 /// The options of vLLM's example proxy.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "As vLLM's example proxy has them")]
+#[command(next_help_heading = "Options of vLLM's example proxy")]
 struct Example {
-    /// Hosts of prefill servers, as many as ports.
+    /// Hosts of prefill servers, one for each of --prefiller-ports.
     #[arg(long, visible_alias = "prefiller-host", value_name = "HOST", num_args = 1.., value_delimiter = ',')]
     prefiller_hosts: Vec<String>,
-    /// Ports of prefill servers.
+    /// Ports of prefill servers, one for each of --prefiller-hosts.
     #[arg(long, visible_alias = "prefiller-port", value_name = "PORT", num_args = 1.., value_delimiter = ',')]
     prefiller_ports: Vec<u16>,
-    /// Hosts of decode servers, as many as ports.
+    /// Hosts of decode servers, one for each of --decoder-ports.
     #[arg(long, visible_alias = "decoder-host", value_name = "HOST", num_args = 1.., value_delimiter = ',')]
     decoder_hosts: Vec<String>,
-    /// Ports of decode servers.
+    /// Ports of decode servers, one for each of --decoder-hosts.
     #[arg(long, visible_alias = "decoder-port", value_name = "PORT", num_args = 1.., value_delimiter = ',')]
     decoder_ports: Vec<u16>,
-    /// Where clients connect, in place of --listen.
+    /// Address that clients connect to, in place of --listen.
     #[arg(long, value_name = "ADDR", value_parser = values::host)]
     host: Option<IpAddr>,
-    /// The port that clients connect to, in place of --listen.
+    /// Port that clients connect to, in place of --listen.
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
 }
@@ -111,9 +114,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 impl Args {
     pub(super) fn settings(&self, environment: Environment<'_>) -> Result<Settings, Failure> {
-        let elsewhere = Elsewhere { variables: &[], superseded: &[], never_empty: &[] };
-        let complete = self.given.complete(&elsewhere, environment)?;
-        complete.options.settings(environment)
+        let other_sources = OtherSources { variables: &[], superseded: &[], never_empty: &[] };
+        let resolved = self.flags.resolve(&other_sources, environment)?;
+        resolved.options.settings(environment)
     }
 }
 
@@ -124,8 +127,8 @@ impl Options {
         let discover = discover.map(|uri| Source::parse(&uri)).transpose();
         let discover = discover.map_err(|error| {
             Failure::input(
-                format!("--discover names no place to look for servers: {error}"),
-                "give file:PATH, dns:NAME:PORT or etcd://HOST:PORT/PREFIX",
+                format!("--discover is not valid: {error}"),
+                "write file:PATH, dns:NAME:PORT or etcd://HOST:PORT/PREFIX",
             )
         })?;
         let example = self.example;
@@ -137,7 +140,7 @@ impl Options {
             }
             _ => {
                 return Err(Failure::input(
-                    "--listen is given, and --host or --port as well",
+                    "--listen cannot be combined with --host or --port",
                     "give --listen ADDR:PORT alone, or --host ADDR and --port PORT",
                 ));
             }
@@ -154,17 +157,14 @@ impl Options {
             }
         }
         if decode.is_empty() && discover.is_none() {
-            return Err(Failure::input(
-                "there is no decode server, and nowhere to look for one",
-                "give --decode http://HOST:PORT, or --discover URI",
-            ));
+            return Err(Failure::input("no decode server is given", "add --decode http://HOST:PORT or --discover URI"));
         }
         let api_key = environment("OPENAI_API_KEY");
         let is_sendable = |key: &String| key.bytes().all(|byte| byte.is_ascii_graphic());
         if !api_key.iter().all(is_sendable) {
             return Err(Failure::input(
-                "OPENAI_API_KEY has a space, a line end or another byte that no key has",
-                "give the key alone: export OPENAI_API_KEY=$(tr -d '\\n' <FILE)",
+                "OPENAI_API_KEY contains a space, a line end or another byte that keys cannot have",
+                "set only the key: export OPENAI_API_KEY=$(tr -d '\\n' <FILE)",
             ));
         }
         let mode =
@@ -185,8 +185,8 @@ fn pairs(role: &str, hosts: &[String], ports: &[u16], default_port: u16) -> Resu
     };
     if hosts.len() != ports.len() {
         return Err(Failure::input(
-            format!("--{role}-hosts has {} and --{role}-ports {}", hosts.len(), ports.len()),
-            "give as many ports as hosts: the first port is that of the first host, and so on",
+            format!("--{role}-hosts and --{role}-ports differ in number: {} and {}", hosts.len(), ports.len()),
+            "give one port for each host, in the same order",
         ));
     }
     let urls = hosts.iter().zip(ports).map(|(host, port)| {
@@ -197,8 +197,8 @@ fn pairs(role: &str, hosts: &[String], ports: &[u16], default_port: u16) -> Resu
         match Target::parse(&text) {
             Ok(target) => Ok(ServerUrl { tls: false, target }),
             Err(error) => Err(Failure::input(
-                format!("--{role}-hosts and --{role}-ports name {text}: {error}"),
-                "give names or addresses without a scheme, and ports apart from them",
+                format!("--{role}-hosts and --{role}-ports give {text}: {error}"),
+                "give hosts as names or addresses without a scheme, and ports separately",
             )),
         }
     });

@@ -20,20 +20,20 @@ pub(super) fn serve(mut settings: Settings) -> Result<(), Failure> {
     }
     // This runtime only waits and serves the admin address; clients have their own threads.
     let runtime = engines::runtime()?;
-    let served = runtime.block_on(until_told_to_end(settings));
+    let served = runtime.block_on(until_stopped(settings));
     // A DNS look-up may hang longer than the process should wait.
     runtime.shutdown_background();
     served
 }
 
-async fn until_told_to_end(settings: Settings) -> Result<(), Failure> {
+async fn until_stopped(settings: Settings) -> Result<(), Failure> {
     // Installed before anything is served, so that an early signal is not lost.
-    let mut ends = Ends::new().map_err(no_runtime)?;
+    let mut stop = StopSignals::new().map_err(no_runtime)?;
     let mut hangup = signal(SignalKind::hangup()).map_err(no_runtime)?;
     let drain = settings.drain;
     let started = tokio::select! {
         started = Running::start(settings) => started,
-        () = ends.next() => return Ok(()),
+        () = stop.next() => return Ok(()),
     };
     let running = started.map_err(|error| unstarted(&error))?;
     let addresses: Vec<_> = running.addresses().iter().map(SocketAddr::to_string).collect();
@@ -46,26 +46,25 @@ async fn until_told_to_end(settings: Settings) -> Result<(), Failure> {
     loop {
         tokio::select! {
             _ = hangup.recv() => running.reload(),
-            () = ends.next() => break,
+            () = stop.next() => break,
         }
     }
-    eprintln!("ending: requests in flight have {drain:?}");
+    eprintln!("shutting down: requests in flight have {drain:?} to end");
     tokio::select! {
         () = running.drain(drain) => Ok(()),
-        () = ends.next() => Err(Failure::no(
-            "told to end twice: requests in flight were cut",
-            "one signal lets them end, within --drain",
+        () = stop.next() => Err(Failure::no(
+            "stopped by a second signal: requests in flight were cut off",
+            "a single signal lets them end within --drain",
         )),
     }
 }
 
-/// The signals that end the process.
-pub(super) struct Ends {
+pub(super) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Ends {
+impl StopSignals {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
@@ -81,29 +80,29 @@ impl Ends {
 fn unstarted(error: &StartError) -> Failure {
     let right = match error {
         StartError::Admin { source, .. } if source.kind() == ErrorKind::AddrInUse => {
-            "is there another sidecar or proxy on this host? Give this one an admin address of its own: \
-             --admin 127.0.0.1:9401, or --admin off"
+            "another sidecar or proxy on this host may use it; give this one its own admin address: --admin \
+             127.0.0.1:9401, or --admin off"
         }
         StartError::Listen { source, .. } | StartError::Admin { source, .. } => match source.kind() {
-            ErrorKind::AddrInUse => "end what listens there, or give another port",
-            ErrorKind::AddrNotAvailable => "give an address that this host has",
-            ErrorKind::PermissionDenied => "give a port from 1024 on, or the right to use lower ones",
-            _ => "give another address",
+            ErrorKind::AddrInUse => "stop the process that listens there, or choose another port",
+            ErrorKind::AddrNotAvailable => "choose an address of this host",
+            ErrorKind::PermissionDenied => "choose a port from 1024 on, or grant the right to use lower ones",
+            _ => "choose another address",
         },
         StartError::Tls(_) => {
-            "name certificates that are there, in PEM, and may be read: --cert-path DIR has tls.crt and tls.key"
+            "name existing, readable certificates in PEM; the folder of --cert-path contains tls.crt and tls.key"
         }
-        StartError::Tickets(_) => "name a folder that `transload certs init` filled, with an agent that may pull",
+        StartError::Tickets(_) => {
+            "name a folder that `transload certs init` created, with an agent that has the \
+                                   role pull"
+        }
         _ => "see `transload sidecar --help`",
     };
     Failure::no(chain(error), right)
 }
 
 pub(super) fn no_runtime(error: io::Error) -> Failure {
-    Failure::no(
-        format!("the runtime cannot be started: {error}"),
-        "the system may be out of file descriptors or threads",
-    )
+    Failure::no(format!("cannot start the runtime: {error}"), "the system may be out of file descriptors or threads")
 }
 
 /// Raises the limit of open files to its maximum: each request needs two or three.

@@ -7,7 +7,7 @@ use transload_sidecar::settings::{Beside, Mode, Settings};
 use transload_sidecar::{AllowList, ServerUrl, Target};
 
 use super::common::{Common, Environment, Ignored, Protocol, SECURITY};
-use super::given::{Elsewhere, Given};
+use super::options::{CommandLine, OtherSources};
 use super::values::{self, Stage, Stages};
 use super::{serve, variable};
 use crate::failure::Failure;
@@ -22,75 +22,77 @@ Examples:
 A request names its prefill server in the header x-prefiller-host-port. Without
 it, the decode server computes the prompt itself.
 
-Flags go before a configuration, that before the environment, that before what
-is said here. Lists take several values after one flag, separated by commas, or
-the flag several times. A switch alone is true. TIME is 200ms, 30s or 5m; SIZE
-is 64MiB or 1GiB.
+Flags take precedence over a configuration, a configuration over environment
+variables, and these over the defaults above. For lists, separate values with
+commas or repeat the flag. A switch without a value is true. TIME is for
+example 200ms, 30s or 5m; SIZE is for example 64MiB or 1GiB.
 
 Environment:
-  POD_IP                      this host in x-data-parallel-host-port
-  SGLANG_BOOTSTRAP_PORT       8998 by default
-  ENABLE_PREFILLER_SAMPLING   as the flag
+  POD_IP                      address of this host in x-data-parallel-host-port
+  SGLANG_BOOTSTRAP_PORT       bootstrap port of SGLang's prefill servers, by
+                              default 8998
+  ENABLE_PREFILLER_SAMPLING   same as --enable-prefiller-sampling
 
-SIGTERM lets requests in flight end, within --drain. A second one ends at once.
-SIGHUP re-reads certificates.";
+After SIGTERM, requests in flight have the time of --drain to end; a second
+SIGTERM stops at once. SIGHUP re-reads certificates.";
 
-/// Have prompts computed elsewhere, beside a decode server: a drop-in for llm-d's sidecar.
+/// Send prompts to prefill servers in front of a decode server; replaces llm-d's sidecar.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
-    given: Given<Options>,
+    flags: CommandLine<Options>,
 }
 
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "As llm-d's sidecar has them")]
+#[command(next_help_heading = "Options of llm-d's sidecar")]
 struct Options {
-    /// The port that clients connect to.
+    /// Port that clients connect to.
     #[arg(long, value_name = "PORT", default_value_t = 8000)]
     port: u16,
-    /// The address that clients connect to. Default: all interfaces.
+    /// Address that clients connect to. Default: all interfaces.
     #[arg(long, value_name = "ADDR", default_value = "", hide_default_value = true, value_parser = values::host)]
     host: IpAddr,
-    /// The port of the decode server, on this host.
+    /// Port of the decode server on this host.
     #[arg(long, visible_alias = "model-server-port", value_name = "PORT", default_value_t = 8001,
         value_parser = clap::value_parser!(u16).range(1..))]
     vllm_port: u16,
-    /// Data-parallel ranks of the decode server: so many ports from --port on, before as many from --vllm-port on.
+    /// Number of data-parallel ranks of the decode server. The sidecar listens on this many ports from --port on and
+    /// forwards each to the matching port from --vllm-port on.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     data_parallel_size: u16,
-    /// Draw a prefill server at random where a request names several, in place of taking the first.
+    /// If a request names several prefill servers, choose one at random; false takes the first.
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, default_value = "false",
         default_missing_value = "true", value_parser = values::switch)]
     enable_prefiller_sampling: bool,
-    /// Insist on an allow-list of prefill servers: --allow-prefill.
+    /// Require an allow-list of prefill servers: --allow-prefill.
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, default_value = "false",
         default_missing_value = "true", value_parser = values::switch)]
     enable_ssrf_protection: bool,
-    /// Export traces, to http://localhost:4317 if OTEL_EXPORTER_OTLP_ENDPOINT does not say where to; false exports none.
-    /// Default: export them where it does.
+    /// Export traces to OTEL_EXPORTER_OTLP_ENDPOINT, or to http://localhost:4317 if that is not set; false exports
+    /// none. Default: export only if it is set.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", value_parser = values::switch)]
     tracing: Option<bool>,
-    /// Serve the admin address at this port of all interfaces, in place of --admin.
+    /// Port of the admin address on all interfaces, in place of --admin.
     #[arg(long, value_name = "PORT")]
     metrics_port: Option<u16>,
     #[arg(long, hide = true, value_parser = values::no_encoder)]
     ec_connector: Option<String>,
     #[command(flatten)]
     protocol: Protocol,
-    /// Serve clients over TLS; without --cert-path with a certificate that nobody has signed.
+    /// Serve clients over TLS. Without --cert-path, the certificate is self-signed.
     #[arg(long, help_heading = "TLS", value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1,
         default_value = "true", default_missing_value = "true", value_parser = values::switch)]
     secure_proxy: bool,
-    /// Speak TLS to prefiller or decoder servers; may be repeated.
+    /// Use TLS to connect to prefiller or decoder servers; may be repeated.
     #[arg(long, help_heading = "TLS", value_name = "STAGE,…", action = ArgAction::Append,
         value_parser = values::stages)]
     enable_tls: Vec<Stages>,
-    /// A prefill server that requests may name, with any port where there is none; CIDR for HOST is a network. May be
-    /// repeated. Default: all but link-local and metadata addresses.
+    /// Prefill server that requests may name, on any port if none is given. HOST may be a network in CIDR notation. May
+    /// be repeated. Default: all except link-local and metadata addresses.
     #[arg(long, help_heading = SECURITY, value_name = "HOST[:PORT],…", action = ArgAction::Append)]
     allow_prefill: Vec<String>,
-    /// Take only addresses of a prefill server itself, or of --allow-prefill, from its answer.
+    /// Accept from a prefill server's response only addresses of that server itself or of --allow-prefill.
     #[arg(long, help_heading = SECURITY, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1,
         default_value = "true", default_missing_value = "true", value_parser = values::switch)]
     verify_remote_host: bool,
@@ -115,7 +117,7 @@ struct Deprecated {
     decoder_tls_insecure_skip_verify: Option<bool>,
 }
 
-const ELSEWHERE: Elsewhere<'_> = Elsewhere {
+const OTHER_SOURCES: OtherSources<'_> = OtherSources {
     variables: &[
         ("ENABLE_PREFILLER_SAMPLING", "enable-prefiller-sampling"),
         ("INFERENCE_POOL", "inference-pool"),
@@ -134,7 +136,7 @@ const ELSEWHERE: Elsewhere<'_> = Elsewhere {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let (settings, ignored) = args.settings(&variable)?;
     if !ignored.is_empty() {
-        tracing::warn!("these options of llm-d's sidecar mean nothing here: {}", ignored.join(", "));
+        tracing::warn!("these options of llm-d's sidecar have no effect: {}", ignored.join(", "));
     }
     serve::serve(settings)
 }
@@ -142,17 +144,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 impl Args {
     /// Returns the settings, and the names of the given options that have no effect.
     pub(super) fn settings(&self, environment: Environment<'_>) -> Result<(Settings, Vec<String>), Failure> {
-        let complete = self.given.complete(&ELSEWHERE, environment)?;
-        let given = |name: &str| complete.given.iter().any(|given| given == name);
+        let resolved = self.flags.resolve(&OTHER_SOURCES, environment)?;
+        let given = |name: &str| resolved.names.iter().any(|given| given == name);
         if given("admin") && given("metrics-port") {
             return Err(Failure::input(
-                "--admin and --metrics-port both say where the admin address is",
-                "give one of the two",
+                "--admin and --metrics-port both set the admin address",
+                "give only one of the two",
             ));
         }
-        let mut ignored = complete.given;
+        let mut ignored = resolved.names;
         ignored.retain(|name| Ignored::has(name));
-        Ok((complete.options.settings(environment)?, ignored))
+        Ok((resolved.options.settings(environment)?, ignored))
     }
 }
 
@@ -162,8 +164,8 @@ impl Options {
         for (flag, first) in [("--port", self.port), ("--vllm-port", self.vllm_port)] {
             if first.checked_add(ranks - 1).is_none() {
                 return Err(Failure::input(
-                    format!("{ranks} ranks from {flag} {first} on go beyond port 65535"),
-                    format!("give a lower {flag} or a smaller --data-parallel-size"),
+                    format!("{ranks} ranks from {flag} {first} on exceed port 65535"),
+                    format!("lower {flag} or --data-parallel-size"),
                 ));
             }
         }
@@ -175,16 +177,15 @@ impl Options {
         })?;
         if allow == AllowList::default() && !self.allow_prefill.is_empty() {
             return Err(Failure::input(
-                "--allow-prefill names nobody",
-                "name servers, or leave it out to allow all but link-local and metadata addresses",
+                "--allow-prefill names no server",
+                "name servers, or leave it out to allow all except link-local and metadata addresses",
             ));
         }
         let allow = Some(allow).filter(|_| !self.allow_prefill.is_empty());
         if self.enable_ssrf_protection && allow.is_none() {
             return Err(Failure::input(
-                "--enable-ssrf-protection is on, and no prefill server is allowed",
-                "say which: --allow-prefill HOST:PORT, with CIDR for HOST where it is a network \
-                 (an InferencePool is not asked)",
+                "--enable-ssrf-protection is on, but no prefill server is allowed",
+                "allow servers or networks (CIDR) with --allow-prefill HOST:PORT; an InferencePool is not queried",
             ));
         }
         let tls = |stage| Stages::name(&self.enable_tls, stage);

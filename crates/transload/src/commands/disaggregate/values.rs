@@ -16,7 +16,7 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err("it is a switch; write true or false".to_owned()),
+        _ => Err("not a switch; write true or false".to_owned()),
     }
 }
 
@@ -33,7 +33,7 @@ pub(super) fn timeout(text: &str) -> Result<Duration, String> {
 fn within_a_day(period: Result<Duration, PeriodError>) -> Result<Duration, String> {
     match period {
         Ok(period) if period <= LONGEST => Ok(period),
-        Ok(_) => Err("it is longer than a day; write at most 24h".to_owned()),
+        Ok(_) => Err("longer than a day; write at most 24h".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -41,7 +41,7 @@ fn within_a_day(period: Result<Duration, PeriodError>) -> Result<Duration, Strin
 /// Parses a listening address: `127.0.0.1:8000`, `[::1]:8000`, `localhost:8000`, or `:8000` for all interfaces.
 pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
     let wrong =
-        || "it is no address; write it as 127.0.0.1:8000 or [::1]:8000, or as :8000 for all interfaces".to_owned();
+        || "not an address; write, for example, 127.0.0.1:8000, [::1]:8000, or :8000 for all interfaces".to_owned();
     let (at, port) = text.rsplit_once(':').ok_or_else(wrong)?;
     let port = port.parse().map_err(|_| wrong())?;
     let at = match at.strip_prefix('[').map(|at| at.strip_suffix(']')) {
@@ -57,9 +57,9 @@ pub(super) fn host(text: &str) -> Result<IpAddr, String> {
     match text {
         "" => Ok(Ipv6Addr::UNSPECIFIED.into()),
         "localhost" => Ok(IpAddr::from([127, 0, 0, 1])),
-        _ => {
-            text.parse().map_err(|_| "it is no address to listen at; write it as 127.0.0.1, 0.0.0.0 or ::1".to_owned())
-        }
+        _ => text
+            .parse()
+            .map_err(|_| "not an address without a port; write, for example, 127.0.0.1, 0.0.0.0 or ::1".to_owned()),
     }
 }
 
@@ -67,26 +67,24 @@ pub(super) fn host(text: &str) -> Result<IpAddr, String> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Admin(pub(super) Option<SocketAddr>);
 
-/// Parses `ADDR:PORT` or `off`.
 pub(super) fn admin(text: &str) -> Result<Admin, String> {
     match text {
         // YAML reads a bare off as false.
         "off" | "false" => Ok(Admin(None)),
         _ => match listen(text) {
             Ok(address) => Ok(Admin(Some(address))),
-            Err(wrong) => Err(format!("{wrong}; or off")),
+            Err(wrong) => Err(format!("{wrong}, or off")),
         },
     }
 }
 
-/// Parses a path.
 pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     Ok(text.into())
 }
 
 /// Parses the URL of a server: `http://HOST:PORT` or `https://HOST:PORT`.
 pub(super) fn server(text: &str) -> Result<ServerUrl, String> {
-    ServerUrl::parse(text).map_err(|error| format!("{error}; write it as http://HOST:PORT"))
+    ServerUrl::parse(text).map_err(|error| format!("{error}; write http://HOST:PORT"))
 }
 
 /// Parses a connector's name; the empty text is the default.
@@ -97,9 +95,9 @@ pub(super) fn connector(text: &str) -> Result<KvConnector, String> {
     }
     let known = ALL.into_iter().find(|known| known.name() == text);
     known.ok_or_else(|| match text {
-        "mooncake" | "offloading" => format!(
-            "{text} is one of llm-d's that is not spoken here; the connectors are nixlv2, shared-storage and sglang"
-        ),
+        "mooncake" | "offloading" => {
+            format!("llm-d's connector {text} is not supported; the connectors are nixlv2, shared-storage and sglang")
+        }
         _ => "the connectors are nixlv2, shared-storage and sglang".to_owned(),
     })
 }
@@ -108,20 +106,18 @@ pub(super) fn connector(text: &str) -> Result<KvConnector, String> {
 pub(super) fn no_encoder(text: &str) -> Result<String, String> {
     match text {
         "" => Ok(String::new()),
-        _ => Err("no encoder is asked here; leave it out, and servers encode images themselves".to_owned()),
+        _ => Err("encoders are not supported; leave the option out, and servers encode images themselves".to_owned()),
     }
 }
 
-/// Parses a limit on connections.
 pub(super) fn connections(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) => Err("it lets nobody in; write at least 1".to_owned()),
+        Ok(0) => Err("0 admits no client; write at least 1".to_owned()),
         Ok(count) => Ok(count),
-        Err(_) => Err("it is no number; write it as 10000".to_owned()),
+        Err(_) => Err("not a number; write, for example, 10000".to_owned()),
     }
 }
 
-/// Parses a role's name.
 pub(super) fn role(text: &str) -> Result<Role, String> {
     match text {
         "prefill" => Ok(Role::Prefill),
@@ -130,7 +126,6 @@ pub(super) fn role(text: &str) -> Result<Role, String> {
     }
 }
 
-/// Parses a policy's name.
 pub(super) fn policy(text: &str) -> Result<Policy, String> {
     match text {
         "round-robin" => Ok(Policy::RoundRobin),
@@ -140,12 +135,11 @@ pub(super) fn policy(text: &str) -> Result<Policy, String> {
     }
 }
 
-/// Parses the behaviour after a failed prefill.
 pub(super) fn prefill_failure(text: &str) -> Result<PrefillFailure, String> {
     match text {
         "fallback" => Ok(PrefillFailure::Fallback),
         "error" => Ok(PrefillFailure::Error),
-        _ => Err("it is fallback or error".to_owned()),
+        _ => Err("write fallback or error".to_owned()),
     }
 }
 
@@ -158,25 +152,22 @@ pub(super) enum Stage {
     Encoder,
 }
 
-/// The stages in one occurrence of an option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stages(Vec<Stage>);
 
 impl Stages {
-    /// Returns whether any occurrence names a stage.
     pub(super) fn name(all: &[Self], stage: Stage) -> bool {
         all.iter().any(|stages| stages.0.contains(&stage))
     }
 }
 
-/// Parses a comma-separated list of stages.
 pub(super) fn stages(text: &str) -> Result<Stages, String> {
     let stages = text.split(',').map(str::trim).filter(|name| !name.is_empty());
     let stages = stages.map(|name| match name {
         "prefiller" => Ok(Stage::Prefiller),
         "decoder" => Ok(Stage::Decoder),
         "encoder" => Ok(Stage::Encoder),
-        _ => Err(format!("{name:?} is no stage; the stages are prefiller, decoder and encoder")),
+        _ => Err(format!("{name:?} is not a stage; the stages are prefiller, decoder and encoder")),
     });
     stages.collect::<Result<_, _>>().map(Stages)
 }

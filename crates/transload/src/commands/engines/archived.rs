@@ -16,7 +16,6 @@ use crate::failure::{Failure, chain};
 
 /// The result of a request that was saved, restored and checked.
 pub(in crate::commands) struct Archived {
-    /// The third layout.
     pub(in crate::commands) deployment: Deployment,
     /// The number of tokens in whole token chunks.
     pub(in crate::commands) tokens: u64,
@@ -91,7 +90,7 @@ impl Pair {
 fn not_archived(error: ArchiveError) -> Failure {
     let next = match &error {
         ArchiveError::Store(_) | ArchiveError::Missing { .. } | ArchiveError::Damaged { .. } => {
-            "is there room in the store, and may you use it? `--store` names another"
+            "check the store's free space and your permissions; `--store` names another store"
         }
         _ => "this is a fault of transload: please report it",
     };

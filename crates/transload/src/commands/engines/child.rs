@@ -9,7 +9,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use super::messages::{Answer, Order};
-use crate::command::Itself;
+use crate::command::ThisProgram;
 use crate::failure::{Failure, chain};
 
 /// The time that the process gets to end.
@@ -22,7 +22,6 @@ pub(super) struct SourceProcess {
     answers: Lines<BufReader<ChildStdout>>,
 }
 
-/// A reason why the second process failed.
 #[derive(Debug, Error)]
 pub(super) enum ChildError {
     #[error("the source process could not be started: {0}")]
@@ -36,18 +35,17 @@ pub(super) enum ChildError {
 impl From<ChildError> for Failure {
     fn from(error: ChildError) -> Self {
         let right = match error {
-            ChildError::Ended(_) => "it may have said why, above; or it was killed: run it again",
-            _ => "the program starts itself a second time; can it be run?",
+            ChildError::Ended(_) => "see its message above; if there is none, it was killed: run the command again",
+            _ => "the program starts itself a second time; check that its file still exists and is executable",
         };
         Self::no(chain(&error), right)
     }
 }
 
 impl SourceProcess {
-    /// Starts this program again as the source process.
     pub(super) fn start() -> Result<Self, ChildError> {
-        let itself = Itself::find().map_err(ChildError::Start)?;
-        let mut child = Command::from(itself.another())
+        let this_program = ThisProgram::find().map_err(ChildError::Start)?;
+        let mut child = Command::from(this_program.command())
             .arg(super::SOURCE_PROCESS)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -82,7 +80,7 @@ impl SourceProcess {
         ChildError::Ended(match timeout(PATIENCE, self.child.wait()).await {
             Ok(Ok(status)) => status.to_string(),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => "its pipes are closed, but it still runs".to_owned(),
+            Err(_) => "its pipes are closed, but it is still running".to_owned(),
         })
     }
 

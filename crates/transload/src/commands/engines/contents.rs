@@ -27,15 +27,13 @@ pub(super) struct Contents {
 /// The number of bytes that were checked and correct.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::commands) struct Checked {
-    /// Bytes of the request.
     pub(in crate::commands) request: u64,
-    /// Bytes of the canaries around it.
     pub(in crate::commands) canaries: u64,
 }
 
 /// The position of one component of one unit of one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct Position {
     rank: Rank,
     layer: u32,
     block: u64,
@@ -46,21 +44,16 @@ struct Place {
     token: Option<u64>,
 }
 
-/// A reason why contents could not be written or verified.
 #[derive(Debug)]
 pub(super) enum ContentsError {
-    /// A view exceeds its memory.
     Access(AccessError),
-    /// The GPU's memory could not be written or read.
     Gpu(GpuError),
-    /// A byte differs from the expected one.
     Wrong(Wrong),
 }
 
-/// A byte that differs from the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wrong {
-    place: Place,
+    place: Position,
     byte: usize,
     found: u8,
     expected: u8,
@@ -85,7 +78,6 @@ impl Contents {
         self.walk(side, rank, blocks, |_, address, row| memory.write(address, row).map_err(ContentsError::Access))
     }
 
-    /// Checks every byte of one rank's memory.
     pub(super) fn verify(
         self,
         side: &Deployment,
@@ -117,7 +109,7 @@ impl Contents {
         side: &Deployment,
         rank: Rank,
         blocks: &[u32],
-        mut visit: impl FnMut(Place, u64, &[u8]) -> Result<(), ContentsError>,
+        mut visit: impl FnMut(Position, u64, &[u8]) -> Result<(), ContentsError>,
     ) -> Result<(), ContentsError> {
         let group = &side.groups()[0];
         let (tp_rank, stage) = side.split_rank(rank);
@@ -138,7 +130,7 @@ impl Contents {
                         let token = entry_of[block as usize].map(|entry| entry * states + state);
                         let token = token.filter(|token| *token < self.tokens);
                         for (local, unit) in (0u64..).zip(units.clone()) {
-                            let place = Place { rank, layer: *layer, block, state, unit, component, token };
+                            let place = Position { rank, layer: *layer, block, state, unit, component, token };
                             let steps = [slot, block, state, local].into_iter().zip(strides);
                             let steps: u64 = steps.map(|(n, stride)| n * stride).sum();
                             self.row(place, &mut row);
@@ -152,8 +144,8 @@ impl Contents {
     }
 
     /// Computes the expected bytes at a position. For the request they do not depend on rank and block.
-    fn row(self, place: Place, row: &mut [u8]) {
-        let Place { rank, layer, block, state, unit, component, token } = place;
+    fn row(self, place: Position, row: &mut [u8]) {
+        let Position { rank, layer, block, state, unit, component, token } = place;
         let (seed, where_from) = match token {
             Some(token) => (self.request, [0, 0, token]),
             None => (self.canaries, [u64::from(rank.0), block, state]),
@@ -180,7 +172,7 @@ impl fmt::Display for ContentsError {
 
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place { rank, layer, block, state, unit, token, .. } = self.place;
+        let Position { rank, layer, block, state, unit, token, .. } = self.place;
         let (byte, found, expected) = (self.byte, self.found, self.expected);
         write!(
             f,
@@ -189,7 +181,7 @@ impl fmt::Display for Wrong {
         )?;
         match token {
             Some(token) => write!(f, "but token {token} has {expected:#04x} there"),
-            None => write!(f, "but nothing was to be written over {expected:#04x} there"),
+            None => write!(f, "but {expected:#04x} there should not have been overwritten"),
         }
     }
 }

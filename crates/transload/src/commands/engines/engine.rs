@@ -27,12 +27,11 @@ pub(super) struct Engine {
     blocks: Vec<u32>,
 }
 
-/// A reason why an engine cannot be set up.
 #[derive(Debug, Error)]
 pub(super) enum EngineError {
-    #[error("no memory: {0}")]
+    #[error("cannot allocate memory: {0}")]
     Memory(#[from] MemoryError),
-    #[error("no memory of the GPU: {0}")]
+    #[error("cannot allocate GPU memory: {0}")]
     Gpu(#[from] GpuError),
     #[error(transparent)]
     Register(#[from] RegisterError),
@@ -45,14 +44,16 @@ impl From<EngineError> for Failure {
         Self::no(
             crate::failure::chain(&error),
             match error {
-                EngineError::Gpu(_) => "who else uses the GPU? `transload demo --host` does without it",
-                _ => "it needs memory for the request on both sides, and a loopback interface",
+                EngineError::Gpu(_) => {
+                    "check whether other processes use the GPU; `transload demo --host` does not \
+                                        need it"
+                }
+                _ => "the command needs memory for the request on both sides, and a loopback interface",
             },
         )
     }
 }
 
-/// The role of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Party {
     Source,
@@ -97,7 +98,6 @@ impl Engine {
         })
     }
 
-    /// Returns a rank's cache if it is on a GPU.
     #[cfg(feature = "cuda")]
     pub(super) fn on_gpu(&self, rank: Rank) -> Option<DeviceMemory> {
         let on_gpu = self.on_gpu.as_ref()?;
@@ -109,7 +109,6 @@ impl Engine {
         &self.blocks
     }
 
-    /// Returns the bytes of memory of all ranks.
     pub(super) fn bytes(&self) -> u64 {
         self.memories.iter().map(Memory::bytes).sum()
     }
@@ -119,7 +118,6 @@ impl Engine {
         self.write(&self.blocks, progress)
     }
 
-    /// Writes canaries everywhere.
     pub(super) fn clear(&self, progress: impl FnMut(u64)) -> Result<(), ContentsError> {
         self.write(&[], progress)
     }
@@ -177,7 +175,6 @@ impl Engine {
     }
 }
 
-/// Returns an engine's block table, scattered over its pool.
 pub(super) fn tables(deployment: &Deployment, tokens: u64, salt: u64) -> Tables {
     Tables(vec![BlockTable::List(blocks(deployment, tokens, salt))])
 }

@@ -34,15 +34,14 @@ mod with {
         }
     }
 
-    /// Opens a GPU by its ordinal.
     pub(in crate::commands) fn open(ordinal: u32) -> Result<Gpu, Failure> {
         Gpu::open(ordinal).map_err(|error| match error {
             GpuError::NoCuda(why) => {
-                Failure::no(why.to_string(), "it needs an NVIDIA GPU, and a driver of R525 or newer")
+                Failure::no(why.to_string(), "this command needs an NVIDIA GPU and driver R525 or newer")
             }
             error => Failure::no(
                 format!("GPU {ordinal} cannot be used: {error}"),
-                "`nvidia-smi` shows which there are, and who else uses them",
+                "`nvidia-smi` lists the GPUs and the processes that use them",
             ),
         })
     }
@@ -58,12 +57,10 @@ mod with {
             ranks.collect::<Result<_, _>>().map(Self)
         }
 
-        /// Copies one rank's memory to the GPU.
         pub(in crate::commands::engines) fn upload(&self, rank: usize, copy: &Memory) -> Result<(), GpuError> {
             whole(copy, &self.0[rank], copy.bytes())
         }
 
-        /// Copies one rank's memory back.
         pub(in crate::commands::engines) fn download(&self, rank: usize, copy: &Memory) -> Result<(), GpuError> {
             whole(&self.0[rank], copy, copy.bytes())
         }

@@ -12,14 +12,7 @@ use super::credentials::Credentials;
 #[derive(Deserialize, Serialize)]
 pub(super) enum Order {
     /// The first message: compute a request of `tokens` tokens and start the agent of this deployment.
-    Prefill {
-        credentials: Box<Credentials>,
-        document: Box<Document>,
-        tokens: u64,
-        seed: u64,
-        /// The GPU for the caches.
-        gpu: Option<u32>,
-    },
+    Prefill { credentials: Box<Credentials>, document: Box<Document>, tokens: u64, seed: u64, gpu: Option<u32> },
     /// Lease the request's blocks under this lease set.
     Lease { set: [u8; 16] },
 }

@@ -27,7 +27,6 @@ pub(super) use source::run as run_source;
 
 use crate::failure::Failure;
 
-/// The hidden subcommand of the second process.
 pub(super) const SOURCE_PROCESS: &str = "source-process";
 
 /// Returns the failure for an error that cannot happen with the layouts used here.
@@ -38,5 +37,11 @@ pub(super) fn broken(error: impl std::fmt::Display) -> Failure {
 /// Creates a runtime that only waits, since agents have their own threads.
 pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| Failure::no(format!("no runtime: {error}"), "the system may be out of file descriptors"))
+    runtime.map_err(|error| {
+        Failure::no(
+            format!("cannot start the runtime: {error}"),
+            "the system may be out of file \
+                                                                                       descriptors or threads",
+        )
+    })
 }

@@ -36,7 +36,6 @@ pub(in crate::commands) struct Pair {
     pulls: u64,
 }
 
-/// The result of a pull.
 pub(in crate::commands) struct Pulled {
     pub(in crate::commands) report: PullReport,
     /// The ends of the source's leases, one for each of its ranks.
@@ -87,17 +86,14 @@ impl Pair {
         (self.src_tables.clone(), self.dst.tables.clone())
     }
 
-    /// Returns the bytes of the destination's memory.
     pub(in crate::commands) fn bytes(&self) -> u64 {
         self.dst.bytes()
     }
 
-    /// Overwrites the whole destination with canaries.
     pub(in crate::commands) fn clear(&self, progress: impl FnMut(u64)) -> Result<(), Failure> {
         self.dst.clear(progress).map_err(broken)
     }
 
-    /// Checks every byte of the destination.
     pub(in crate::commands) fn verify(&self, progress: impl FnMut(u64)) -> Result<Checked, Failure> {
         verify(&self.dst, self.seed, "", progress)
     }
@@ -137,14 +133,12 @@ impl Pair {
         }
     }
 
-    /// Shuts both agents down and ends the other process.
     pub(in crate::commands) async fn finish(self) -> Result<(), Failure> {
         self.agent.shutdown(PATIENCE).await;
         Ok(self.source.finish().await?)
     }
 }
 
-/// Returns the id of the lease set of the n-th pull.
 pub(super) fn set(seed: u64, pulls: u64) -> [u8; 16] {
     let set = mix(seed ^ mix(pulls));
     (u128::from(set) << 64 | u128::from(pulls)).to_le_bytes()
@@ -189,15 +183,15 @@ pub(super) fn issue(
 
 fn unmade(error: AuthorityError) -> Failure {
     Failure::no(
-        format!("the certificates could not be made: {}", chain(&error)),
-        "the clock may be wrong, or the system out of randomness",
+        format!("cannot create the certificates: {}", chain(&error)),
+        "check the system's clock and its source of randomness",
     )
 }
 
 pub(super) fn not_pulled(error: TransferError) -> Failure {
     Failure::no(
         format!("the pull failed: {}", chain(&error)),
-        "is there a firewall on the loopback interface? `--verbose` says more",
+        "check whether a firewall blocks the loopback interface; `--verbose` shows more",
     )
 }
 

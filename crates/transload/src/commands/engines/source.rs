@@ -20,7 +20,6 @@ use crate::failure::{Failure, chain};
 /// The time that blocks stay leased if they are not pulled.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// A reason why the source failed.
 #[derive(Debug, Error)]
 pub(super) enum SourceError {
     #[error("the other process sent an invalid order: {0}")]
@@ -117,7 +116,6 @@ pub(super) fn content(tokens: u64) -> Result<ContentDigest, Failure> {
     Ok(content.digest())
 }
 
-/// Leases the request's blocks on every rank.
 pub(super) async fn lease(agent: &Agent, side: &Engine, set: LeaseSetId) -> Result<Vec<Lease>, Failure> {
     let tokens = side.contents.tokens;
     let content = content(tokens)?;

@@ -23,41 +23,41 @@ Examples:
   transload inspect config.json --tp 4 --block-size 16 --order NHD --deployment > prefill.toml
   transload inspect --spec mine.toml --tokens 100000
 
-Bytes of the model are those of all ranks together, each byte counted once however often TP
-replicates it; bytes of a rank are what its memory has to hold.";
+Sizes of the model count each byte once over all ranks, even if tensor parallelism replicates it.
+Sizes of a rank are what its memory has to hold.";
 
-/// Tell what a model caches, and how much room that takes, from its config.json.
+/// Show what a model caches and how much memory that takes, from its config.json.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Args {
-    /// The model's config.json, or the folder that it is in; - for stdin.
+    /// The model's config.json, or the folder that contains it; - reads stdin.
     #[arg(value_name = "CONFIG", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
 
     #[command(flatten)]
     model: ModelArgs,
 
-    /// Ranks of tensor parallelism.
+    /// Tensor-parallel size: the number of ranks in each pipeline stage.
     #[arg(long, value_name = "N", default_value_t = 1)]
     tp: u64,
 
-    /// Stages of pipeline parallelism.
+    /// Pipeline-parallel size: the number of stages.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pp: u64,
 
-    /// Follow an engine's own rules: the block size and the padding that it takes for hybrids.
+    /// Apply this engine's rules for the block size and padding of hybrid models.
     #[arg(long, value_name = "ENGINE", value_enum)]
     engine: Option<EngineName>,
 
-    /// Tokens per block [default: 16, or what whole states need].
+    /// Tokens per block. Default: 16, or more where a state covers several tokens.
     #[arg(long, value_name = "N")]
     block_size: Option<u64>,
 
-    /// Physical order of keys and values: NHD, HND, LBSHC, …
+    /// Order of keys and values in memory: NHD, HND, LBSHC, …
     #[arg(long, value_name = "ORDER", value_parser = super::model::order)]
     order: Option<String>,
 
-    /// How long a sequence is: 2000, 128k (128,000), 128Ki (131,072).
+    /// Sequence length in tokens: 2000, 128k (128,000), 128Ki (131,072).
     #[arg(
         long,
         value_name = "N",
@@ -67,11 +67,11 @@ pub(crate) struct Args {
     )]
     tokens: u64,
 
-    /// Memory of each rank for caches, as 40GiB: tells how many such sequences fit.
+    /// Memory for caches on each rank, for example 40GiB; shows how many sequences fit.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<u64>,
 
-    /// Print a deployment document (TOML, or with --format json JSON) to start from.
+    /// Print a deployment document to start from: TOML, or JSON with --format json.
     #[arg(long)]
     deployment: bool,
 }

@@ -18,7 +18,6 @@ use crate::show::{deployment as show, number, terminal};
 /// The width of a sketch outside a terminal, in columns.
 const WIDTH: usize = 80;
 
-/// The report about a model.
 pub(super) struct Report<'a> {
     model: &'a Model,
     called: &'a str,
@@ -58,7 +57,6 @@ pub(super) struct Json<'a> {
     bytes_per_token: Number,
     fixed_bytes: u128,
     sequence: Sequence,
-    /// The number of layers of each kind.
     layer_kinds: Vec<LayerKind>,
     groups: Vec<GroupJson<'a>>,
     ranks: Vec<RankJson>,
@@ -296,8 +294,8 @@ impl<'a> Report<'a> {
         text.push_str(&self.group_table());
         let _ = write!(
             text,
-            "\n one more token costs {} bytes in a long sequence; {} bytes do not grow with it\n \
-             a sequence of {} takes {} bytes, {} in whole blocks\n\n",
+            "\n each further token of a long sequence takes {} bytes; {} bytes are fixed\n a sequence of {} takes {} \
+             bytes, {} in whole blocks\n\n",
             number::broken(self.whole.per_token),
             number::grouped_wide(self.whole.fixed),
             number::count(self.tokens, "token"),
@@ -308,9 +306,8 @@ impl<'a> Report<'a> {
         if let Some(page) = self.page {
             let _ = writeln!(
                 text,
-                "\n vLLM takes blocks of {}, so that a block of one layer has room for a state: pages of {}, \
-                 in which\n {} of state are padded by {:.2} %; it may take more where an attention backend \
-                 wants larger blocks",
+                "\n vLLM takes blocks of {}, so that a block of one layer has room for a state: pages of {}, in \
+                 which\n {} of state are padded by {:.2} %; blocks are larger if the attention backend needs that",
                 number::count(page.block_size, "token"),
                 number::exact_bytes(page.bytes),
                 number::exact_bytes(page.state_bytes),
@@ -392,11 +389,10 @@ fn packed(model: &Model) -> Option<&'static str> {
     model.packed.map(|packed| CacheDtype::Packed(packed).name())
 }
 
-/// Lists the assumed defaults and the unread keys of the config.
 fn notes(model: &Model) -> String {
     let mut text = String::new();
     if let Some(packed) = packed(model) {
-        let _ = writeln!(text, "\n {packed}: sizes of what is packed are bytes, elements with their scales");
+        let _ = writeln!(text, "\n {packed}: sizes of packed elements are in bytes and include their scales");
     }
     if !model.assumed.is_empty() {
         let assumed = model.assumed.iter();
@@ -408,13 +404,13 @@ fn notes(model: &Model) -> String {
         let wrapper = Value::Text(wrapper.clone()).describe();
         let _ = writeln!(
             text,
-            "\n {wrapper} is no wrapper of the catalog: this is what its text model would cache by itself"
+            "\n {wrapper} is not a wrapper that the catalog knows: the sizes are those of its text model alone"
         );
     }
     if !model.unread.is_empty() {
         let unread = model.unread.iter().map(|key| key.escape_debug().to_string());
         let unread: Vec<String> = unread.collect();
-        let _ = writeln!(text, "\n not read, though it may change what is cached: {}", unread.join(", "));
+        let _ = writeln!(text, "\n not read, although they may change what is cached: {}", unread.join(", "));
     }
     text
 }
@@ -439,10 +435,9 @@ pub(super) fn without_caches(model: &Model, tokens: u64) -> Json<'_> {
     }
 }
 
-/// Returns the text for a model without a cache of its own.
 pub(super) fn ownerless(model: &Model, called: &str) -> String {
     format!(
-        " {called}: {}, {}\n\n owns no cache: its layers look at the caches of the model that it drafts for\n{}",
+        " {called}: {}, {}\n\n no cache of its own: its layers read the caches of the model that it drafts for\n{}",
         model.family,
         number::count(model.num_layers.into(), "layer"),
         notes(model)
@@ -481,7 +476,6 @@ fn short(value: &str) -> String {
     }
 }
 
-/// Describes the capacity of a block.
 fn block(group: &Group) -> String {
     match group.is_recurrent() {
         true => "a sequence".to_owned(),
@@ -491,11 +485,11 @@ fn block(group: &Group) -> String {
 
 /// Formats a deployment document as TOML, with a comment on its origin.
 pub(super) fn toml(document: &Value, args: &Args, called: &str) -> String {
-    let mut text = format!("# From {called}. See that your engine does the same:\n");
+    let mut text = format!("# From {called}. Check that your engine uses the same values:\n");
     if args.order.is_none() {
-        text.push_str("# order: LBSHC (NHD) where nothing else stands here\n");
+        text.push_str("# order: LBSHC (NHD) unless stated otherwise\n");
     }
-    let _ = writeln!(text, "# num_blocks: here enough for one sequence of {}", number::count(args.tokens, "token"));
+    let _ = writeln!(text, "# num_blocks: enough for one sequence of {}", number::count(args.tokens, "token"));
     // Every value of a document can be written as TOML.
     text.push_str(&toml::to_string(document).unwrap_or_default());
     text

@@ -15,24 +15,23 @@ const MAX_ENTRIES: usize = 1 << 24;
 /// Which blocks hold the tokens on both sides.
 #[derive(Debug, clap::Args)]
 pub(super) struct BlockArgs {
-    /// The source's blocks of tokens 0 to block_size, and so on: `3,7,8-11`, with `-` for a block
-    /// that is never touched. Without a list, block i is block i. With GROUP= it is for that group
-    /// alone, else for all that have none of their own.
+    /// Block ids of the source, in the order of the tokens: `3,7,8-11`; `-` stands for a block that is not accessed.
+    /// Default: the blocks from 0 on, in order. A list with GROUP= applies to that group, one without to all groups
+    /// that have no list of their own.
     #[arg(long, value_name = "[GROUP=]LIST", allow_hyphen_values = true)]
     src_blocks: Vec<BlockList>,
 
-    /// The destination's blocks, likewise.
+    /// Block ids of the destination, in the same form as --src-blocks.
     #[arg(long, value_name = "[GROUP=]LIST", allow_hyphen_values = true)]
     dst_blocks: Vec<BlockList>,
 
-    /// Scatter the blocks of both sides, as in engines that have run for a while: no two of them are
-    /// neighbours. Documents need num_blocks for twice the tokens.
+    /// Scatter the blocks on both sides so that no two are adjacent, as in engines that have run for a while. Documents
+    /// need num_blocks for twice the tokens.
     #[arg(long, conflicts_with_all = ["src_blocks", "dst_blocks"])]
     pub(super) scattered: bool,
 }
 
 impl BlockArgs {
-    /// Returns whether block lists were given.
     pub(super) fn are_listed(&self) -> bool {
         !self.src_blocks.is_empty() || !self.dst_blocks.is_empty()
     }
@@ -45,7 +44,7 @@ impl BlockArgs {
     pub(super) fn tables(&self, plan: &Plan) -> Result<(Tables, Tables), Failure> {
         if self.scattered {
             return scattered(plan).ok_or_else(|| {
-                Failure::input("--scattered would list too many blocks", "take fewer tokens, or larger blocks")
+                Failure::input("--scattered would list too many blocks", "use fewer tokens or larger blocks")
             });
         }
         Ok((tables(plan, "--src-blocks", &self.src_blocks)?, tables(plan, "--dst-blocks", &self.dst_blocks)?))
@@ -90,14 +89,20 @@ fn range(item: &str) -> Result<(u32, u32), String> {
         let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
         match digits.parse() {
             Ok(block) if plain && block != BlockTable::NONE => Ok(block),
-            _ => Err(format!("{item:?} is no block; a list is made of blocks (3), ranges (8-11) and - for none")),
+            _ => Err(format!(
+                "{item:?} is not a block; a list consists of blocks (3), ranges (8-11) and - for no \
+                              block"
+            )),
         }
     };
     match item.split_once('-') {
         None => number(item).map(|block| (block, block)),
         Some((first, last)) => match (number(first)?, number(last)?) {
             (first, last) if first <= last => Ok((first, last)),
-            (first, last) => Err(format!("{item} runs backwards; write {last}-{first}, or the blocks one by one")),
+            (first, last) => Err(format!(
+                "the range {item} runs backwards; write {last}-{first}, or list the blocks \
+                                          one by one"
+            )),
         },
     }
 }
@@ -208,13 +213,13 @@ mod tests {
     #[test]
     fn mistakes_say_what_would_be_right() {
         for (text, part) in [
-            ("", "is no block"),
-            ("attn=", "is no block"),
-            ("1,,2", "is no block"),
-            ("x", "is no block"),
-            ("+1", "is no block"),
-            ("1-2-3", "is no block"),
-            ("4294967295", "is no block"),
+            ("", "is not a block"),
+            ("attn=", "is not a block"),
+            ("1,,2", "is not a block"),
+            ("x", "is not a block"),
+            ("+1", "is not a block"),
+            ("1-2-3", "is not a block"),
+            ("4294967295", "is not a block"),
             ("7-3", "write 3-7"),
             ("0-4294967294", "more than"),
         ] {

@@ -8,7 +8,6 @@ use transload::layout::spec::ConvLayout;
 
 use crate::commands::model;
 
-/// The known keys, for messages.
 const KEYS: &str = "tp, pp, block, blocks, order, conv (DS or SD), allocation (one or per_layer), name";
 
 /// The way in which a side serves the model, as typed.
@@ -24,11 +23,11 @@ impl FromStr for Description {
         for part in parts(text) {
             let (key, value) = part
                 .split_once('=')
-                .ok_or_else(|| format!("{part:?} is no key=value; a side is described as tp=4,block=16,order=NHD"))?;
+                .ok_or_else(|| format!("{part:?} is not key=value; write a side as tp=4,block=16,order=NHD"))?;
             let (key, value) = (key.trim(), value.trim());
             let number = || match value.parse::<u64>() {
                 Ok(number) if number > 0 => Ok(number),
-                _ => Err(format!("{key} has to be a whole number from 1, not {value:?}")),
+                _ => Err(format!("{key} must be a whole number of at least 1, not {value:?}")),
             };
             match key {
                 "tp" => side.tp = number()?,
@@ -40,7 +39,7 @@ impl FromStr for Description {
                     side.conv_layout = match value.to_ascii_uppercase().as_str() {
                         "DS" => ConvLayout::Ds,
                         "SD" => ConvLayout::Sd,
-                        _ => return Err(format!("conv has to be DS or SD, not {value:?}")),
+                        _ => return Err(format!("conv must be DS or SD, not {value:?}")),
                     }
                 }
                 "allocation" => {
@@ -48,7 +47,7 @@ impl FromStr for Description {
                         "one" => Allocation::One,
                         "per_layer" => Allocation::PerLayer,
                         _ => {
-                            let problem = "allocation has to be one or per_layer";
+                            let problem = "allocation must be one or per_layer";
                             return Err(format!("{problem}, not {value:?}"));
                         }
                     }
@@ -58,11 +57,11 @@ impl FromStr for Description {
                 "dp" if number()? == 1 => {}
                 "dp" => {
                     return Err(format!(
-                        "dp={value} is {value} replicas, and a request's cache lies in one of them: leave dp \
-                         out, and give the tp of one replica, as tp=1"
+                        "dp={value} means {value} replicas, but a request's cache is in only one of them: leave dp \
+                         out and give the tp of one replica, for example tp=1"
                     ));
                 }
-                _ => return Err(format!("{key:?} is no key of a side; the keys are {KEYS}")),
+                _ => return Err(format!("{key:?} is not a key of a side; the keys are {KEYS}")),
             }
             if seen.contains(&key) {
                 return Err(format!("{key} is given twice"));
@@ -116,14 +115,14 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         for (text, told) in [
-            ("", "\"\" is no key=value; a side is described as tp=4,block=16,order=NHD"),
-            ("tp", "\"tp\" is no key=value; a side is described as tp=4,block=16,order=NHD"),
-            ("tp=0", "tp has to be a whole number from 1, not \"0\""),
+            ("", "\"\" is not key=value; write a side as tp=4,block=16,order=NHD"),
+            ("tp", "\"tp\" is not key=value; write a side as tp=4,block=16,order=NHD"),
+            ("tp=0", "tp must be a whole number of at least 1, not \"0\""),
             ("tp=2,tp=4", "tp is given twice"),
-            ("conv=s", "conv has to be DS or SD, not \"s\""),
-            ("tp=1,dp=8", "dp=8 is 8 replicas, and a request's cache lies in one of them: leave dp out"),
-            ("order=LXS", "'X' is no axis"),
-            ("rank=3", "\"rank\" is no key of a side; the keys are tp, pp, block"),
+            ("conv=s", "conv must be DS or SD, not \"s\""),
+            ("tp=1,dp=8", "dp=8 means 8 replicas, but a request's cache is in only one of them: leave dp out"),
+            ("order=LXS", "'X' is not an axis"),
+            ("rank=3", "\"rank\" is not a key of a side; the keys are tp, pp, block"),
         ] {
             let problem = text.parse::<Description>().expect_err(text);
             assert!(problem.starts_with(told), "{text}: {problem}");

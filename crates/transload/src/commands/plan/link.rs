@@ -23,7 +23,7 @@ impl FromStr for Rate {
 
     /// Parses `100Gbit`, `400 Gb/s`, `25GB/s`, `12.5GiB/s`, `2x200Gbit`: a small b means bits, a large one bytes.
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no rate; write it as 100Gbit, 2x200Gbit or 12.5GB/s");
+        let wrong = || format!("{text:?} is not a rate; write, for example, 100Gbit, 2x200Gbit or 12.5GB/s");
         if let Some((links, each)) = text.split_once(['x', '×']) {
             let links = links.trim().parse::<u32>().ok().filter(|links| *links > 0);
             let (links, Self(each)) = (links.ok_or_else(wrong)?, each.parse::<Self>().map_err(|_| wrong())?);
@@ -61,13 +61,12 @@ pub(crate) fn parse_cost(text: &str) -> Result<Duration, String> {
     period::parse(text).map_err(|error| match error {
         PeriodError::NoUnit { text } => format!("{text} has no unit; write {text}us or {text}ns"),
         PeriodError::NoPeriod { text } => {
-            format!("{text:?} is no time; write a number and a unit, as 4us or 400ns")
+            format!("{text:?} is not a time; write a number and a unit, for example 4us or 400ns")
         }
         error => error.to_string(),
     })
 }
 
-/// The arrangement of the blocks in an estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(in crate::commands) enum Blocks {
@@ -75,30 +74,29 @@ pub(in crate::commands) enum Blocks {
     Scattered,
     /// Block i is block i on both sides.
     Contiguous,
-    /// Blocks are those of the command's lists.
     Listed,
 }
 
 /// The link that a plan is estimated on.
 #[derive(Debug, clap::Args)]
 pub(super) struct LinkArgs {
-    /// Tell how long it takes on a link that carries so much: 100Gbit, 2x200Gbit, 12.5GB/s. Counted with scattered
-    /// blocks, as engines have them that have run for a while; or as listed, where blocks are.
+    /// Estimate the time of the transfer over a link of this rate: 100Gbit, 2x200Gbit, 12.5GB/s. Assumes the listed
+    /// blocks if there are any, and else scattered ones, as in engines that have run for a while.
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     link: Option<Rate>,
 
-    /// Estimate as if block i were block i on both sides, so that chunks run on from block to block: as in
-    /// engines that have just begun.
+    /// Estimate with consecutive blocks on both sides, as in engines that have just started: chunks may continue from
+    /// block to block.
     #[arg(long, requires = "link", conflicts_with_all = ["scattered", "src_blocks", "dst_blocks"])]
     contiguous: bool,
 
-    /// What each chunk costs beside its bytes: 4us. NIXL has been seen to take 3.9us for a descriptor.
+    /// Time that each chunk costs in addition to its bytes, for example 4us. Default: 0. NIXL has been measured at
+    /// 3.9us per descriptor.
     #[arg(long, value_name = "TIME", value_parser = parse_cost, requires = "link")]
     chunk_cost: Option<Duration>,
 }
 
 impl LinkArgs {
-    /// Estimates a plan if a link was named.
     pub(super) fn estimate(
         &self,
         planned: &Planned,
@@ -123,13 +121,12 @@ impl LinkArgs {
             Some(bound) => Ok(estimate(&bound)),
             None => Err(Failure::input(
                 "with scattered blocks a side would be too large to estimate",
-                "add --contiguous, or take fewer tokens",
+                "add --contiguous, or use fewer tokens",
             )),
         }
     }
 }
 
-/// The estimated time of a plan on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(in crate::commands) struct Estimate {
     pub(super) blocks: Blocks,
@@ -137,7 +134,6 @@ pub(in crate::commands) struct Estimate {
     pub(super) chunk_cost_seconds: f64,
     /// The time with a separate link for each rank; the busiest rank takes longest.
     pub(super) seconds_with_a_link_each: f64,
-    /// The time with one link for all ranks.
     pub(super) seconds_with_one_link: f64,
 }
 
@@ -167,7 +163,6 @@ impl Estimate {
         }
     }
 
-    /// Formats the estimate in one line.
     pub(super) fn text(&self) -> String {
         let time = |seconds| {
             // Times beyond 10^11 years are all shown as the maximum.
@@ -248,7 +243,8 @@ mod tests {
     fn costs_are_times() {
         assert_eq!(parse_cost("3.9us"), Ok(Duration::from_nanos(3900)));
         assert_eq!(parse_cost("400 ns"), Ok(Duration::from_nanos(400)));
-        for (text, told) in [("4", "write 4us or 4ns"), ("-4us", "as 4us or 400ns"), ("4 weeks", "is no unit of time")]
+        for (text, told) in
+            [("4", "write 4us or 4ns"), ("-4us", "for example 4us or 400ns"), ("4 weeks", "is not a unit of time")]
         {
             let error = parse_cost(text).expect_err(text);
             assert!(error.contains(told), "{text}: {error}");

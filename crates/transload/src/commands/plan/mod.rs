@@ -37,10 +37,11 @@ Examples:
   transload plan config.json --from-side tp=4,block=16,order=NHD --to-side tp=8,block=64,order=HND \\
       --tokens 2048 --link 100Gbit --suggest
 
-A side in a few words has tp, pp, block, blocks, order, conv (DS or SD: which axis of convolutions is
-outside), allocation (one or per_layer) and name; what is not given is as vLLM has it.
+The keys of SIDE are tp, pp, block, blocks, order, conv (DS or SD: the order of the axes of
+convolutions), allocation (one or per_layer) and name. Keys that are left out default to vLLM's
+choices.
 
-A deployment document:
+Example of a deployment document:
   schema = \"transload.deployment/1\"
   tp = 2
   block_size = 16
@@ -57,14 +58,14 @@ A deployment document:
 
 Exit code 1 means that the two deployments cannot be bridged.";
 
-/// Plan a transfer between two deployments, without any GPU or engine.
+/// Plan a transfer between two deployments. Needs no GPU and no engine.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Args {
     #[command(flatten)]
     sides: SideArgs,
 
-    /// How many tokens: 2000, 128k (128,000), 128Ki (131,072).
+    /// Number of tokens to transfer: 2000, 128k (128,000), 128Ki (131,072).
     #[arg(
         long,
         value_name = "N",
@@ -74,7 +75,7 @@ pub(crate) struct Args {
     )]
     tokens: Option<u64>,
 
-    /// Position of the first of them.
+    /// Position of the first token.
     #[arg(
         long,
         value_name = "T",
@@ -87,23 +88,23 @@ pub(crate) struct Args {
     #[command(flatten)]
     blocks: BlockArgs,
 
-    /// List every chunk; only with `--format json`.
+    /// List every chunk; requires `--format json`.
     #[arg(long)]
     chunks: bool,
 
-    /// Draw into this file how a rank's memory begins, where its first chunks lie on the other side,
-    /// and who sends how much to whom.
+    /// SVG file to write: how a rank's memory begins, where its first chunks lie on the other side, and how many bytes
+    /// each rank sends to each other.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     svg: Option<PathBuf>,
 
     #[command(flatten)]
     link: LinkArgs,
 
-    /// Tell which orders and block sizes would make fewer, longer chunks.
+    /// Suggest orders and block sizes that give fewer, longer chunks.
     #[arg(long)]
     suggest: bool,
 
-    /// Print something else in place of the plan, as JSON.
+    /// Print other data in place of the plan, as JSON.
     #[arg(long, value_name = "WHAT", value_enum)]
     emit: Option<Emit>,
 }
@@ -111,7 +112,7 @@ pub(crate) struct Args {
 /// What can be printed in place of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Emit {
-    /// Descriptor lists in NIXL's terms, to compare with: (address, length, device) for each chunk.
+    /// NIXL descriptor lists to compare with: (address, length, device) for each chunk.
     Nixl,
     /// The JSON schema of deployment documents.
     JsonSchema,
@@ -122,10 +123,14 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         return Ok(output.json(&json_schema())?);
     }
     if args.chunks && !output.is_json() {
-        return Err(Failure::input("--chunks lists every chunk, which no table could hold", "add --format json"));
+        return Err(Failure::input("--chunks needs JSON: a table cannot hold every chunk", "add --format json"));
     }
     let Some(tokens) = args.tokens else {
-        return Err(Failure::input("nothing says how many tokens travel", "add --tokens 2000, or --tokens 128k"));
+        return Err(Failure::input(
+            "the number of tokens is missing",
+            "add --tokens, for example --tokens 2000 or \
+                                                                      --tokens 128k",
+        ));
     };
     let start = args.start;
     let request = Request { start, ..Request::tokens(tokens) };
@@ -161,7 +166,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
 
 fn not_drawn(file: &Path, error: &io::Error) -> Failure {
     Failure::input(
-        format!("the picture could not be written to {}: {error}", file.display()),
-        "name a file in a folder that exists and may be written to",
+        format!("cannot write the picture to {}: {error}", file.display()),
+        "name a file in an existing, writable folder",
     )
 }

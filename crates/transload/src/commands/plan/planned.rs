@@ -11,7 +11,6 @@ use super::blocks::BlockArgs;
 use super::sides::SideArgs;
 use crate::failure::Failure;
 
-/// A compiled and bound plan.
 pub(in crate::commands) struct Planned {
     pub(in crate::commands) plan: Plan,
     pub(in crate::commands) tables: (Tables, Tables),
@@ -21,7 +20,6 @@ pub(in crate::commands) struct Planned {
 }
 
 impl Planned {
-    /// Compiles a plan and binds it to the requested blocks.
     pub(super) fn of(
         src: &Deployment,
         dst: &Deployment,
@@ -70,30 +68,32 @@ fn not_planned(error: PlanError, [source, destination]: [String; 2]) -> Failure 
     match error {
         PlanError::Bridge(bridge) => Failure::no(
             format!("{source} and {destination} cannot be bridged: {bridge}"),
-            "both sides have to cache the same thing; TP, PP, block size, order, padding and \
-             conv_layout may differ",
+            "both sides must cache the same content; TP, PP, block size, order, padding and conv_layout may differ",
         ),
         PlanError::TooManySlices { .. } => Failure::input(
             error.to_string(),
-            "take fewer ranks or fewer groups; docs/src/reference/limits.md says what a plan may have",
+            "use fewer ranks or fewer groups; docs/src/reference/limits.md lists the limits of a plan",
         ),
-        other => Failure::input(other.to_string(), "ask for tokens that a model can have read"),
+        other => Failure::input(other.to_string(), "use a token range that a sequence can have"),
     }
 }
 
 fn not_bound(error: BindError, scattered: bool) -> Failure {
     let right = match &error {
         BindError::NoSuchBlock { .. } if scattered => {
-            "scattered blocks take twice the room: raise num_blocks in the document"
+            "scattered blocks need twice the space: raise num_blocks in the document"
         }
         BindError::TooShort { .. } => {
-            "list a block for every block_size tokens from position 0 on, - for those before \
-             --start; or give no list and more num_blocks"
+            "list one block for every block_size tokens from position 0 on, with - for those before --start; or \
+             remove the list and raise num_blocks"
         }
-        BindError::NoBlock { .. } => "only blocks before --start, or before what a window still needs, may be -",
+        BindError::NoBlock { .. } => {
+            "use - only for blocks before --start, or before the tokens that a window still \
+                                      needs"
+        }
         BindError::NoSuchBlock { .. } => "name blocks below num_blocks, or raise it in the document",
-        BindError::TooManyPlaces => "take fewer tokens, or larger blocks",
-        BindError::Repeated { .. } => "list each block once: a block holds one stretch of tokens",
+        BindError::TooManyPlaces => "use fewer tokens or larger blocks",
+        BindError::Repeated { .. } => "list each block only once",
         _ => "see `transload plan --help`",
     };
     Failure::input(error.to_string(), right)

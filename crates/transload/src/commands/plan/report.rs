@@ -18,7 +18,6 @@ use crate::show::histogram::{Bar, histogram};
 use crate::show::table::Table;
 use crate::show::{deployment, number};
 
-/// The report about a plan.
 pub(in crate::commands) struct Report<'a> {
     pub(in crate::commands) src: &'a Deployment,
     pub(in crate::commands) dst: &'a Deployment,
@@ -26,11 +25,8 @@ pub(in crate::commands) struct Report<'a> {
     pub(in crate::commands) bound: &'a BoundPlan,
     /// The time to compile and bind, from two checked deployments.
     pub(in crate::commands) compile: Duration,
-    /// The file with the picture, if one was drawn.
     pub(in crate::commands) svg: Option<&'a Path>,
-    /// The estimate on a link, if one was named.
     pub(in crate::commands) estimate: Option<Estimate>,
-    /// The suggested changes, if they were requested.
     pub(in crate::commands) suggestions: Option<Suggestions>,
 }
 
@@ -66,7 +62,6 @@ struct DescriptorLists {
     bytes: u64,
 }
 
-/// The requested tokens.
 #[derive(Debug, Serialize)]
 struct Asked {
     start: u64,
@@ -76,11 +71,9 @@ struct Asked {
 /// The pairs of a source rank and a destination rank.
 #[derive(Debug, Serialize)]
 struct Links {
-    /// The number of pairs.
     all: u64,
     /// The number of pairs without traffic.
     idle: u64,
-    /// The source ranks that send nothing.
     idle_sources: Vec<u32>,
 }
 
@@ -91,7 +84,7 @@ impl Links {
             1 => format!("source rank {} sends nothing", self.idle_sources[0]),
             n => format!("{n} of {sources} source ranks send nothing"),
         };
-        format!("{} of {} carry nothing; {idle}", number::grouped(self.idle), number::count(self.all, "link"))
+        format!("{} of {} have no traffic; {idle}", number::grouped(self.idle), number::count(self.all, "link"))
     }
 }
 
@@ -171,7 +164,6 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Formats the table's rows as CSV.
     pub(in crate::commands) fn csv(&self) -> String {
         let mut text = String::from("src_rank,dst_rank,group,component,bytes,chunks,min_chunk_bytes,max_chunk_bytes\n");
         for row in self.rows(false) {
@@ -264,7 +256,7 @@ impl<'a> Report<'a> {
         let bars: Vec<Bar> = bars.map(|(length, chunks)| Bar { length, chunks }).collect();
         let mut routes = routes.finish();
         if more > 0 {
-            let _ = writeln!(routes, " and {}; --format csv lists them all", number::count(more as u64, "row"));
+            let _ = writeln!(routes, " and {} more; --format csv lists all", number::count(more as u64, "row"));
         }
         if let Some(matrix) = self.matrix_table() {
             let _ = write!(routes, "\n{matrix}");
@@ -303,19 +295,18 @@ impl<'a> Report<'a> {
             let _ = write!(text, "\n{}", suggestions.table());
         }
         if moved == 0 {
-            text.push_str(" nothing travels: no state has its last token in the range\n");
+            text.push_str(" nothing is transferred: no state has its last token in the range\n");
         }
         if let Some(file) = self.svg {
-            let _ = writeln!(text, " drawn in {}", file.display());
+            let _ = writeln!(text, " picture: {}", file.display());
         }
         // A warning and not an error, since an engine may really store scales in this way.
         for (side, deployment) in [("the source", self.src), ("the destination", self.dst)] {
             for group in deployment.groups().iter().filter(|group| mixes_scales(group)) {
                 let _ = writeln!(
                     text,
-                    " take care: in {side}'s group {} the scales of each state lie behind its data, as the \
-                     order {} says;\n engines mostly keep all data of a block before all its scales, as \
-                     LB[SD,SD] does",
+                    " warning: in {side}'s group {}, the scales of each state directly follow its data, according to \
+                     the order {};\n most engines store all data of a block before all its scales, as in LB[SD,SD]",
                     group.name(),
                     group.physical_order(),
                 );
@@ -364,7 +355,6 @@ impl<'a> Report<'a> {
     }
 }
 
-/// The sum of a row.
 #[derive(Clone, Copy, Debug, Default)]
 struct Total {
     bytes: u64,

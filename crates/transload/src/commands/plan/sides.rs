@@ -16,28 +16,27 @@ use crate::failure::Failure;
 /// What the two sides are.
 #[derive(Debug, clap::Args)]
 pub(super) struct SideArgs {
-    /// The model that described sides serve: its config.json, or the folder that it is in; - for
-    /// stdin. Without it, that of the other side's document.
+    /// Model that --from-side and --to-side serve: its config.json, or the folder that contains it; - reads stdin.
+    /// Default: the model of the other side's document.
     #[arg(value_name = "CONFIG", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
 
     #[command(flatten)]
     model: ModelArgs,
 
-    /// The deployment that the bytes come from: TOML or JSON; - for stdin, which can be only one of
-    /// the two.
+    /// Deployment document of the source, TOML or JSON; - reads stdin, for one side only.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     from: Option<PathBuf>,
 
-    /// The deployment that they go to: TOML or JSON; - for stdin, which can be only one of the two.
+    /// Deployment document of the destination, TOML or JSON; - reads stdin, for one side only.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     to: Option<PathBuf>,
 
-    /// The same in a few words, in place of --from: tp=4,block=16,order=NHD.
+    /// Short description of the source, in place of --from: tp=4,block=16,order=NHD.
     #[arg(long, value_name = "SIDE", conflicts_with = "from")]
     from_side: Option<Description>,
 
-    /// The same in a few words, in place of --to: tp=8,block=64,order=HND.
+    /// Short description of the destination, in place of --to: tp=8,block=64,order=HND.
     #[arg(long, value_name = "SIDE", conflicts_with = "to")]
     to_side: Option<Description>,
 }
@@ -48,7 +47,7 @@ impl SideArgs {
         let files = [&self.from, &self.to];
         if files.iter().all(|file| file.as_deref().is_some_and(is_stdin)) {
             return Err(Failure::input(
-                "--from and --to are both -, but stdin is one document",
+                "--from and --to are both -, but stdin can be only one document",
                 "name a file for one of them",
             ));
         }
@@ -56,7 +55,7 @@ impl SideArgs {
         let model = match self.config.is_some() || self.model.has_spec() {
             true if !described => {
                 return Err(Failure::input(
-                    "there is a model, but no side that serves it",
+                    "a model is given, but no side that serves it",
                     "describe the sides: --from-side tp=4,block=16 --to-side tp=8,block=64",
                 ));
             }
@@ -84,11 +83,11 @@ impl SideArgs {
                     model::served(model, called, serving, room)
                 }
                 (None, Some(_), None) => Err(Failure::input(
-                    "the sides are described, but there is no model that they serve",
+                    "the sides are described, but no model is given",
                     "name its config.json, or describe its caches with --spec",
                 )),
                 (None, None, _) => Err(Failure::input(
-                    format!("nothing says what the {flag} side is"),
+                    format!("the {flag} side is missing"),
                     format!("name its document with --{flag}, or describe it with --{flag}-side tp=4,block=16"),
                 )),
             };
@@ -115,7 +114,6 @@ fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Returns a document's name for messages.
 fn called(path: &Path) -> Display<'_> {
     match is_stdin(path) {
         true => Path::new("stdin").display(),
@@ -123,7 +121,6 @@ fn called(path: &Path) -> Display<'_> {
     }
 }
 
-/// Reads a deployment from a file, or from stdin for `-`.
 fn read_document(path: &Path) -> Result<Deployment, DocumentError> {
     match is_stdin(path) {
         // Stdin is not opened by its path, since it may be a socket, which cannot be opened.

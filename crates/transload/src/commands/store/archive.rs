@@ -8,7 +8,6 @@ use transload::store::ManifestName;
 
 use crate::show::{number, text};
 
-/// A manifest of an archive, as displayed.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Shown {
     /// `root` is a saved prefix, `part` is what one rank saved.
@@ -68,11 +67,10 @@ impl Shown {
         })
     }
 
-    /// Formats the manifest for a terminal.
     pub(super) fn lines(&self) -> String {
         let mut lines = match &self.prefix {
             Some(prefix) => format!(
-                " the root of a saved prefix of {} tokens{}, behind {}{}\n",
+                " root of a saved prefix of {} tokens{}, after {}{}\n",
                 number::grouped(prefix.tokens),
                 match prefix.codec {
                     "exact" => String::new(),
@@ -84,11 +82,11 @@ impl Shown {
                     None => String::new(),
                 },
             ),
-            None => " what one rank of an engine saved: a part\n".to_owned(),
+            None => " part of a saved prefix: what one rank of an engine saved\n".to_owned(),
         };
         for (number, segments) in self.groups.iter().enumerate() {
             let _ = match segments {
-                None => writeln!(lines, " group {number}: no snapshot here"),
+                None => writeln!(lines, " group {number}: no snapshot"),
                 Some(segments) => {
                     let pieces = segments.iter().map(|segment| segment.pieces as u64).sum();
                     let pieces = number::count(pieces, "piece");

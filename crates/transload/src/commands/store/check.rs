@@ -14,7 +14,7 @@ use transload::store::loader::Library;
 use transload::store::{ManifestName, StoreUri, is_built_in, open};
 
 use super::printable;
-use crate::command::Itself;
+use crate::command::ThisProgram;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::show::number;
@@ -29,49 +29,49 @@ Examples:
   KV_STORE_LIBRARY_PATH=. transload store check foo://host/scratch \\
       --item manifest --format json
 
-Each item is run in a process of its own, so that a crash or a hang of a
-library is what that item saw. What the contract of kv_store_v1 asks for
-fails; where it is silent, and our backends do more, there is a note.
-Manifests of the check are removed again; chunks stay until the store's next
-collection. Exit code 1 means that something failed.";
+Each item runs in its own process, so that a crash or a hang of a library
+affects that item only. Violations of the contract of kv_store_v1 fail. Where
+the contract is silent and only the built-in backends promise more, there is a
+note. The check removes its manifests; its chunks stay until the store's next
+collection. Exit code 1 means that an item failed.";
 
-/// Check whether a backend keeps the contract of kv_store_v1, item by item.
+/// Check item by item whether a backend fulfils the contract of kv_store_v1.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// A store to check with. Nothing of what it holds is touched.
+    /// URI of a store to check with. Its existing contents are not touched.
     uri: String,
 
-    /// The library to check, whatever the URI's scheme. Default: that of the scheme in a folder of
-    /// KV_STORE_LIBRARY_PATH, or else our own backend, or else what the system finds.
+    /// Library to check, whatever the URI's scheme. Default: the scheme's library in a folder of KV_STORE_LIBRARY_PATH,
+    /// else the built-in backend, else a library that the system finds.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     library: Option<PathBuf>,
 
-    /// Only the items whose name contains this; may be repeated.
+    /// Run only items whose name contains this text; may be repeated.
     #[arg(long = "item", value_name = "NAME")]
     items: Vec<String>,
 
-    /// Try less, in a tenth of the time.
+    /// Run fewer cases, in a tenth of the time.
     #[arg(long)]
     quick: bool,
 
-    /// What only our backends promise is a failure too.
+    /// Report notes as failures: what only the built-in backends promise.
     #[arg(long)]
     strict: bool,
 
-    /// The store is there for this check alone: also try names that everybody may use, and the shortest hashes.
+    /// Allow the check to use the whole store: also test names that other programs may use, and the shortest hashes.
     #[arg(long)]
     scratch: bool,
 
-    /// Decides random choices, to repeat a run; random without it.
+    /// Seed for random choices, to repeat a run. Default: random.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// How long one item may take before its process is killed.
+    /// Time limit for one item, after which its process is killed.
     #[arg(long, value_name = "TIME", default_value = "10min", value_parser = period::parse_limit)]
     limit: Duration,
 
-    /// Runs one item: what a second process is started for.
+    /// Run one item, as the child process of a check.
     #[arg(long, hide = true, value_name = "NAME", requires = "seed")]
     child: Option<String>,
 }
@@ -99,7 +99,7 @@ pub(super) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         let names: Vec<&str> = items().map(|item| item.name).collect();
         return Err(Failure::input(
             format!("no item's name contains {}", args.items.join(" or ")),
-            format!("there are {}", names.join(", ")),
+            format!("the items are {}", names.join(", ")),
         ));
     }
     let of_libraries = |part: &&String| {
@@ -108,10 +108,7 @@ pub(super) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     };
     if let Some(part) = args.items.iter().find(of_libraries) {
         return Err(Failure::input(
-            format!(
-                "--item {part}: that is checked of libraries alone, and `{}` is a backend of this program",
-                uri.scheme()
-            ),
+            format!("--item {part} applies to libraries only, and `{}` is a built-in backend", uri.scheme()),
             "name a library with --library, or its folder with KV_STORE_LIBRARY_PATH",
         ));
     }
@@ -119,7 +116,7 @@ pub(super) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         // Opened once beforehand, so that a missing store is reported once and not for every item.
         Subject::Backend(_) => {
             super::Store::open(&args.uri)?;
-            format!("the backend of this program for `{}`", uri.scheme())
+            format!("the built-in backend for `{}`", uri.scheme())
         }
         Subject::File(path, _) => path.display().to_string(),
         Subject::System(_) => args.found_by_the_system(&uri)?,
@@ -139,8 +136,8 @@ pub(super) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     match checked.report.count(Verdict::Fail) as u64 {
         0 => Ok(()),
         n => Err(Failure::no(
-            format!("{} does not keep the contract: {}", checked.called, number::count(n, "failure")),
-            format!("--item NAME --seed {} tries one again", checked.report.seed),
+            format!("{} violates the contract: {}", checked.called, number::count(n, "failure")),
+            format!("repeat one item with --item NAME --seed {}", checked.report.seed),
         )),
     }
 }
@@ -204,11 +201,15 @@ impl Args {
         options: &Options,
         found: &mut dyn FnMut(&Finding),
     ) -> Result<Report, Failure> {
-        let itself = Itself::find().map_err(|error| {
-            Failure::input(format!("this program does not find itself: {error}"), "was it removed while it runs?")
+        let this_program = ThisProgram::find().map_err(|error| {
+            Failure::input(
+                format!("cannot find this program's own file: {error}"),
+                "check whether the file was \
+                                                                                     removed or replaced",
+            )
         })?;
         let command = |item: &'static Item| {
-            let mut command = itself.another();
+            let mut command = this_program.command();
             command.args(["store", "check", &self.uri, "--child", item.name]);
             command.args(["--seed", &options.seed.to_string()]);
             if let Some(library) = library {
@@ -226,17 +227,19 @@ impl Args {
 /// The item that loads a library. It is skipped only if there is none.
 const LOADS: &str = "library-loads";
 
-/// Runs one item in a child process.
 fn child(subject: Subject, name: &str, options: &Options) -> Result<(), Failure> {
     let Some(item) = item(name) else {
-        return Err(Failure::input(format!("there is no item {name}"), "this is for `transload store check` alone"));
+        return Err(Failure::input(
+            format!("there is no item {name}"),
+            "this option is only for `transload store \
+                                                                       check` itself",
+        ));
     };
     Ok(run_in_child(item, subject, options)?)
 }
 
 struct Checked<'a> {
     uri: &'a str,
-    /// The subject's name.
     called: String,
     report: Report,
 }
@@ -284,11 +287,11 @@ impl Checked<'_> {
                 text.push('\n');
             }
             let item = finding.item;
-            let _ = writeln!(text, " {} asks: {} ({})", item.name, item.asks, item.source);
+            let _ = writeln!(text, " {} requires: {} ({})", item.name, item.asks, item.source);
         }
         for (i, name) in self.report.left().enumerate() {
             if i == 0 {
-                text.push_str("\n could not be removed again:\n");
+                text.push_str("\n could not be removed:\n");
             }
             let _ = writeln!(text, " manifest {}", printable(name));
         }

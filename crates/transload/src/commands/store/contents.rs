@@ -10,7 +10,6 @@ use super::{archive, objects};
 /// The most bytes shown of a manifest that is not text: 16 lines.
 const HEX_BYTES: usize = 256;
 
-/// The most bytes shown of a text.
 const TEXT_BYTES: usize = 4096;
 
 /// The recognised contents of a manifest. Formats with magic bytes are tried before text.
@@ -18,9 +17,7 @@ const TEXT_BYTES: usize = 4096;
 #[serde(rename_all = "snake_case")]
 pub(super) enum Contents {
     Empty,
-    /// A record of an archive.
     Archive(archive::Shown),
-    /// An object.
     Object(objects::Shown),
     /// UTF-8 without control characters except line ends and tabs; the beginning if it is long.
     Text(String),

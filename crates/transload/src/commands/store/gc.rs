@@ -20,29 +20,32 @@ Examples:
   transload store gc file:///var/kv --grace 2h
   transload store gc s3://bucket/kv --cap 500GiB
 
-What saves left that died goes, and chunks that no manifest refers to, unless
-they were put or read within the grace period. With a cap, manifests go first,
-those that were not used for longest, until what is left fits; but nothing
-goes if more than the cap was put or read within the grace period. It is safe
-while others read and save, as long as no save takes longer than the grace
-period. Exit code 1 means that the store is still larger than the cap.";
+gc removes what interrupted saves left behind, and chunks that no manifest
+refers to, unless they were put or read within the grace period. With a cap,
+it first removes the least recently used manifests until the rest fits. It
+removes nothing if more than the cap was put or read within the grace period.
+Other processes may read and save meanwhile, as long as no save takes longer
+than the grace period. Exit code 1 means that the store is still larger than
+the cap.";
 
-/// Remove chunks that no manifest needs; with --cap, also manifests that were not used for longest.
+/// Remove chunks that no manifest needs; with --cap, also the least recently used manifests.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The store.
+    /// URI of the store.
     uri: String,
 
-    /// How long chunks stay that nothing refers to: longer than any save takes.
+    /// Grace period: how long chunks stay after their last use although no manifest refers to them. Must be longer than
+    /// any save takes.
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = period::parse)]
     grace: Duration,
 
-    /// Remove manifests, those first that were not used for longest, until the store is not larger; of tiers, the last.
+    /// Maximum size: remove the least recently used manifests until the store fits. With tiers, the size of the last
+    /// tier.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     cap: Option<u64>,
 
-    /// Only tell what would go.
+    /// Show what would be removed, and remove nothing.
     #[arg(long)]
     dry_run: bool,
 }
@@ -127,18 +130,18 @@ impl<'a> Report<'a> {
     fn why_over(&self) -> String {
         if let Some(capped) = self.capped.as_ref().filter(|capped| capped.is_too_small()) {
             return format!(
-                "nothing was removed, since {} are in use, put or read within the grace period of {}; give a larger cap, \
-                 or a shorter --grace (0 if nobody uses the store)",
+                "nothing was removed, since {} were put or read within the grace period of {}; use a larger cap or a \
+                 shorter --grace (0 if no process uses the store)",
                 number::bytes(capped.in_use),
                 time::period(self.args.grace),
             );
         }
         match (self.collected.in_grace, self.usage.manifests) {
-            (0, 0) => "what is left are the store's own records".to_owned(),
-            (0, _) => "manifests that were used meanwhile stay, with what they need; try again".to_owned(),
+            (0, 0) => "only the store's own records are left".to_owned(),
+            (0, _) => "manifests that were used meanwhile stay, with their chunks; try again".to_owned(),
             (n, _) => format!(
-                "{} that nothing refers to may go when the grace period of {} is over; collect again then",
-                number::count(n, "chunk"),
+                "{} can be removed once the grace period of {} is over; run gc again then",
+                number::count(n, "unreferenced chunk"),
                 time::period(self.args.grace),
             ),
         }
@@ -171,22 +174,19 @@ impl<'a> Report<'a> {
         let kept = match in_grace {
             0 => String::new(),
             n => format!(
-                " kept {} that nothing refers to, used in the last {}\n",
-                number::count(n, "chunk"),
+                " kept {}, used in the last {}\n",
+                number::count(n, "unreferenced chunk"),
                 time::period(self.args.grace),
             ),
         };
         let leftovers = match leftovers {
             0 => String::new(),
-            n => format!(
-                " and {} left by saves that did not end, or by earlier versions\n",
-                number::count(n, "manifest"),
-            ),
+            n => format!(" and {} of interrupted saves or earlier versions\n", number::count(n, "manifest"),),
         };
         let damaged = match damaged {
             0 => String::new(),
             n => format!(
-                " kept {} that the store knows to be damaged: `transload store verify` tells which\n",
+                " kept {} known to be damaged: `transload store verify` lists them\n",
                 number::count(n, "chunk"),
             ),
         };

@@ -26,8 +26,8 @@ Examples:
   transload store kvc inspect 60c36f2f.kvc
   transload store kvc inspect 60c36f2f.kvc --format json
 
-Exit code 1 means that it is no KVC file, or a damaged one. The payload is not
-read.";
+Exit code 1 means that the file is not a KVC file or is damaged. The payload
+is not read.";
 
 const VERIFY: &str = "\
 Examples:
@@ -35,9 +35,9 @@ Examples:
   transload store kvc verify 60c36f2f.kvc \\
       --key 60c36f2f3dc02bf1d2aeacf7ca3db6e465d2d4a31ed55fea9560ad8f7960498f
 
-Exit code 1 means that it is damaged, or another key's. The key is SHA-256 of
-fingerprint, quant type, context parameters and tokens; erllama names files
-by it.";
+Exit code 1 means that the file is damaged or belongs to another key. The key
+is the SHA-256 of fingerprint, quant type, context parameters and tokens;
+erllama uses it as the file's name.";
 
 /// Read cache files of erllama.
 #[derive(Debug, clap::Args)]
@@ -49,20 +49,20 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Tell what a file says of itself.
+    /// Show a file's header.
     #[command(after_help = INSPECT)]
     Inspect {
-        /// The file.
+        /// File to read.
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
     },
-    /// Check a file's CRC too, and that it is the file of a key.
+    /// Show a file's header, and check its CRC and its key.
     #[command(after_help = VERIFY)]
     Verify {
-        /// The file.
+        /// File to read.
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
-        /// The key that it should have: 64 hex digits.
+        /// Expected key: 64 hex digits. Default: the key is not checked.
         #[arg(long, value_name = "HEX")]
         key: Option<CacheKey>,
     },
@@ -84,7 +84,7 @@ pub(super) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     let (head, checked) = read.map_err(|error| {
         Failure::input(
             format!("{} cannot be read: {error}", path.display()),
-            "name a file that exists and may be read; a pipe or a device is none",
+            "name an existing, readable file, not a pipe or a device",
         )
     })?;
     let verified = matches!(args.action, Action::Verify { .. });
@@ -99,8 +99,8 @@ pub(super) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
             Err(Failure::no(
                 format!("{}: {error}", path.display()),
                 match error {
-                    KvcError::KeyMismatch { .. } => "it may be right, but it is another key's",
-                    _ => "erllama deletes such a file and computes it anew",
+                    KvcError::KeyMismatch { .. } => "the file may be intact, but it belongs to another key",
+                    _ => "erllama deletes such a file and computes it again",
                 },
             ))
         }
@@ -194,8 +194,8 @@ fn table(info: &Info<'_>, verified: bool) -> String {
         let _ = writeln!(text, " {name:<18}  {value}");
     }
     text.push_str(match verified {
-        true => "\n verified: it is whole, and its payload is the one that was saved\n",
-        false => "\n its payload was not read: `transload store kvc verify` does that\n",
+        true => "\n verified: the file is complete, and its payload is intact\n",
+        false => "\n the payload was not checked: `transload store kvc verify` does that\n",
     });
     text
 }

@@ -27,10 +27,9 @@ Examples:
   transload store llama inspect slot0.bin
   transload store llama inspect slot0.bin --format json
 
-Exit code 1 means that it is no session file of a sequence, one of another
-version, or a damaged one. Files that llama.cpp writes for recurrent models
-alone (Mamba, RWKV) cannot be read. A file is held in memory as a whole; one
-of more than 16 GiB is refused.";
+Exit code 1 means that the file is not a session file of a sequence, has an
+unknown version, or is damaged. Files of purely recurrent models (Mamba, RWKV)
+cannot be read. The whole file is loaded into memory; the maximum is 16 GiB.";
 
 /// Read session files of llama.cpp.
 #[derive(Debug, clap::Args)]
@@ -42,10 +41,10 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Tell which tokens and layers a file holds.
+    /// Show which tokens and layers a file contains.
     #[command(after_help = INSPECT)]
     Inspect {
-        /// The file: what `llama_state_seq_save_file`, or a slot of llama-server, has saved.
+        /// File that `llama_state_seq_save_file` or a slot of llama-server has saved.
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
     },
@@ -56,14 +55,14 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let file = read(path).map_err(|error| {
         Failure::input(
             format!("{} cannot be read: {error}", path.display()),
-            "name a file of at most 16 GiB that exists and may be read; a pipe or a device is none",
+            "name an existing, readable file of at most 16 GiB, not a pipe or a device",
         )
     })?;
     match Session::read(&file) {
         Ok(session) => {
             let bytes = file.len();
-            let told = Told { session, bytes };
-            output.show(|| Json::new(Ok(&told)), || told.table())?;
+            let contents = Contents { session, bytes };
+            output.show(|| Json::new(Ok(&contents)), || contents.table())?;
             Ok(())
         }
         Err(error) => {
@@ -73,10 +72,11 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
                 format!("{}: {error}", path.display()),
                 match error {
                     LlamaError::Session { .. } => {
-                        "name a file that `llama_state_seq_save_file`, or a slot of llama-server, has saved; \
-                         what `llama_state_save_file` saves is a whole context and begins with 0x6767736e"
+                        "name a file that `llama_state_seq_save_file` or a slot of llama-server has saved; \
+                         `llama_state_save_file` saves a whole context, which begins with 0x6767736e and cannot be \
+                         read"
                     }
-                    _ => "save it again, unless it is of a recurrent model alone (Mamba, RWKV): those cannot be read",
+                    _ => "save the file again; files of purely recurrent models (Mamba, RWKV) cannot be read",
                 },
             ))
         }
@@ -93,19 +93,18 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The JSON output.
 #[derive(Serialize)]
 struct Json<'a> {
     schema: &'static str,
     ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    info: Option<&'a Told>,
+    info: Option<&'a Contents>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
 impl<'a> Json<'a> {
-    fn new(info: Result<&'a Told, String>) -> Self {
+    fn new(info: Result<&'a Contents, String>) -> Self {
         Self {
             schema: "transload.store.llama/1",
             ok: info.is_ok(),
@@ -116,13 +115,13 @@ impl<'a> Json<'a> {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct Contents {
     #[serde(flatten)]
     session: Session,
     bytes: usize,
 }
 
-impl Told {
+impl Contents {
     fn table(&self) -> String {
         let session = &self.session;
         let (first, last) = session.positions;

@@ -8,7 +8,7 @@ use transload::store::backend::{ChunkEntry, ManifestEntry, Usage};
 use transload::store::internal::is_leftover;
 
 use super::objects::Shown;
-use super::records::Told;
+use super::records::Details;
 use super::{Store, printable, time};
 use crate::failure::Failure;
 use crate::output::Output;
@@ -22,18 +22,18 @@ Examples:
   transload store ls redis://cache/0 --sort used
   transload store ls s3://bucket/kv --chunks --format json";
 
-/// List a store's manifests, and what room it takes.
+/// List a store's manifests and how much space it uses.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The store.
+    /// URI of the store.
     uri: String,
 
-    /// List its chunks too.
+    /// List chunks as well.
     #[arg(long)]
     chunks: bool,
 
-    /// What is listed first: the first name, the largest, or the one that was not used for longest.
+    /// Sort by name, by size (largest first) or by last use (least recently used first).
     #[arg(long, value_enum, default_value_t)]
     sort: Sort,
 }
@@ -65,15 +65,15 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         walked.map_err(|error| store.failed(&error))?;
     }
     let usage = inventory.usage().map_err(|error| store.failed(&error))?;
-    let told = Told::read(inventory, store.backend.batch(), &manifests);
-    let told = told.map_err(|error| store.failed(&error))?;
+    let details = Details::read(inventory, store.backend.batch(), &manifests);
+    let details = details.map_err(|error| store.failed(&error))?;
     drop(bar);
 
     sort_manifests(&mut manifests, args.sort);
     if let Some(chunks) = &mut chunks {
         sort_chunks(chunks, args.sort);
     }
-    let listing = Listing { uri: &args.uri, manifests, chunks, usage, told };
+    let listing = Listing { uri: &args.uri, manifests, chunks, usage, details };
     output.show(|| listing.json(), || listing.table())?;
     Ok(())
 }
@@ -102,7 +102,7 @@ struct Listing<'a> {
     manifests: Vec<ManifestEntry>,
     chunks: Option<Vec<ChunkEntry>>,
     usage: Usage,
-    told: Told,
+    details: Details,
 }
 
 /// The schema `transload.store.ls/1`.
@@ -164,9 +164,9 @@ impl Listing<'_> {
             name: entry.name.as_str(),
             bytes: entry.bytes,
             last_used: time::unix(entry.last_used),
-            computed_by: self.told.origin(&entry.name),
-            codec: self.told.codec(&entry.name),
-            object: self.told.object(&entry.name),
+            computed_by: self.details.origin(&entry.name),
+            codec: self.details.codec(&entry.name),
+            object: self.details.object(&entry.name),
         });
         let chunks = self.chunks.as_ref().map(|chunks| {
             let chunks = chunks.iter().map(|entry| JsonChunk {
@@ -201,7 +201,7 @@ impl Listing<'_> {
         if !self.manifests.is_empty() {
             let mut table = Table::new(">bytes|>unused for|manifest");
             for entry in &self.manifests {
-                let object = self.told.object(&entry.name);
+                let object = self.details.object(&entry.name);
                 let object = object.map(|object| format!("  {}", object.short()));
                 table.row([
                     number::grouped(entry.bytes),
@@ -221,12 +221,12 @@ impl Listing<'_> {
             text.push('\n');
         }
         text.push_str(&summary(&self.usage));
-        text.push_str(&self.told.lines());
+        text.push_str(&self.details.lines());
         let leftovers = self.leftovers();
         if leftovers.manifests > 0 {
             text.push_str(&format!(
-                " of these, {} of {} are parts of saves under way or that did not end, or of earlier versions: \
-                 `transload store gc` removes those that were not used for its grace period\n",
+                " of these, {} of {} belong to saves in progress, interrupted saves or earlier versions: `transload \
+                 store gc` removes those that were not used within its grace period\n",
                 number::count(leftovers.manifests, "manifest"),
                 number::bytes(leftovers.bytes),
             ));
@@ -235,7 +235,7 @@ impl Listing<'_> {
         if let Some(more @ 1..) = self.usage.manifests.checked_sub(listed) {
             let more = number::count(more, "manifest");
             text.push_str(&format!(
-                " not listed: {more}, damaged or not below this URI; `transload store verify` tells more\n"
+                " not listed: {more}, damaged or not below this URI; see `transload store verify`\n"
             ));
         }
         text

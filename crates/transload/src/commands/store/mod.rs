@@ -42,17 +42,17 @@ A URI is one of
   redis://host[:port][/db[/prefix]], or rediss://… with TLS
   s3://bucket/prefix
   memory://   the memory of one process
-  tier://[CAP=]URI,…  several of these, the fastest first, as
+  tier://[CAP=]URI,…  several stores, the fastest first, for example
               tier://8GiB=memory://,500GiB=file:///var/kv,s3://bucket/kv;
-              with tier+back:// copies below the first that outlives
-              the process are made later
-  SCHEME://…, with a libkv_store_SCHEME.so in a folder of
-              KV_STORE_LIBRARY_PATH, which goes before our own backends,
-              or where the system looks for libraries
+              tier+back:// writes the tiers below the first persistent
+              one in the background
+  SCHEME://…  any other scheme, with a library libkv_store_SCHEME.so in
+              a folder of KV_STORE_LIBRARY_PATH (which also overrides
+              built-in backends) or where the system finds libraries
 
 Passwords and keys come from the environment, never from the URI.";
 
-/// Look into a store and tidy it up; and check backends of others.
+/// Inspect, verify and clean up a store, and check other backends.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Args {
@@ -85,12 +85,10 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     }
 }
 
-/// Opens a store for another command.
 pub(super) fn open(uri: &str) -> Result<Arc<dyn Backend>, Failure> {
     Ok(Store::open(uri)?.backend)
 }
 
-/// An opened store that a user named.
 struct Store {
     uri: String,
     backend: Arc<dyn Backend>,
@@ -102,7 +100,6 @@ impl Store {
         Self::opened(uri, transload::store::open_existing(uri))
     }
 
-    /// Opens a store, and creates it if it does not exist.
     fn open(uri: &str) -> Result<Self, Failure> {
         Self::opened(uri, transload::store::open(uri))
     }
@@ -115,7 +112,7 @@ impl Store {
             ),
             StoreError::NotThere { .. } => Failure::input(
                 format!("there is no store at {uri}, nor above it"),
-                "name the place of a store; the first save makes one",
+                "check the URI; the first save creates a store",
             ),
             // The reason says why opening is not possible.
             StoreError::Unsupported { why, .. } => Failure::input(
@@ -125,8 +122,8 @@ impl Store {
             // The error itself says what to do; anything else depends on the scheme.
             error => Failure::input(
                 format!("{uri} cannot be opened: {}", chain(&error)),
-                "`transload store --help` lists the forms of URIs; \
-                 is the store there, and may you use it?",
+                "check that the store exists and that you may access it; `transload store --help` lists the forms of \
+                 URIs",
             ),
         })?;
         Ok(Self { uri: uri.to_owned(), backend })
@@ -136,11 +133,9 @@ impl Store {
     fn inventory(&self) -> Result<&dyn Inventory, Failure> {
         self.backend.inventory().ok_or_else(|| {
             Failure::input(
-                format!(
-                    "{} is behind a library that cannot list what it holds: kv_store_v1 has no call for it",
-                    self.uri
-                ),
-                "use the tools of the library's vendor; `transload store show`, `rm` and `check` work with any library",
+                format!("the library behind {} cannot list its contents: kv_store_v1 has no call for that", self.uri),
+                "use the tools of the library's vendor; only `transload store show`, `rm` and `check` work with \
+                 every library",
             )
         })
     }
@@ -148,26 +143,28 @@ impl Store {
     /// Returns advice about a missing manifest.
     fn what_it_has(&self) -> String {
         match self.backend.inventory() {
-            Some(_) => format!("`transload store ls {}` lists those that it has", self.uri),
-            None => "is the name right? It is behind a library that cannot list what it has".to_owned(),
+            Some(_) => format!("`transload store ls {}` lists the existing ones", self.uri),
+            None => "check the name; the library behind this store cannot list its manifests".to_owned(),
         }
     }
 
-    /// Returns the failure for an error of the store.
     fn failed(&self, error: &StoreError) -> Failure {
         let wrong = format!("{}: {}", self.uri, chain(error));
         match error {
-            StoreError::Damaged { .. } => Failure::no(
+            StoreError::Damaged { .. } => {
+                Failure::no(wrong, "put the value again or delete it; `transload store verify` lists all damage")
+            }
+            StoreError::Full { .. } => Failure::no(
                 wrong,
-                "`transload store verify` tells what else is damaged; put the value again, or delete it",
+                "free space with `transload store gc --cap`, or set a \
+                                                           larger cap",
             ),
-            StoreError::Full { .. } => Failure::no(wrong, "`transload store gc --cap` makes room; or set a larger cap"),
             StoreError::Locked { .. } => Failure::no(
                 wrong,
-                "try again once the collection or save that holds it has ended, or wait longer \
-                 (TRANSLOAD_FILE_LOCK_TIMEOUT, as 10min); `lslocks` names the process",
+                "try again when the collection or save that holds the lock has ended, or wait longer \
+                 (TRANSLOAD_FILE_LOCK_TIMEOUT, for example 10min); `lslocks` shows the process",
             ),
-            _ => Failure::input(wrong, "is the store still there, and may you use it?"),
+            _ => Failure::input(wrong, "check that the store still exists and that you may access it"),
         }
     }
 }

@@ -6,7 +6,6 @@ use transload::store::ManifestName;
 
 use crate::show::number;
 
-/// A manifest of an object, as displayed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Shown {
     /// The namespace. Bytes other than printable ASCII, backslashes and quotes are escaped as in Rust.
@@ -26,7 +25,6 @@ impl Shown {
         Some(Record::read(name, manifest)?.ok()?.into())
     }
 
-    /// Formats the manifest for a terminal.
     pub(super) fn lines(&self) -> String {
         format!(
             " an object of {} with {} of meta\n namespace: {}\n key:       {}\n",
@@ -37,7 +35,6 @@ impl Shown {
         )
     }
 
-    /// Formats the manifest in a few words for a table.
     pub(super) fn short(&self) -> String {
         format!(
             "{} of {}: {}, {} of meta",

@@ -10,7 +10,6 @@ use transload::store::{Backend, ChunkHash, ManifestName, StoreError};
 use super::objects::{Shown, short};
 use crate::show::{number, text};
 
-/// A manifest in a format that this program knows.
 enum Known {
     Archive(archive::Record),
     Object(objects::Record),
@@ -22,7 +21,6 @@ impl Known {
         [archive::NAMES, objects::NAMES].iter().any(|names| name.as_str().contains(names))
     }
 
-    /// Reads a manifest. Returns `None` if its format is unknown.
     fn read(name: &ManifestName, manifest: &[u8]) -> Option<Result<Self, StoreError>> {
         match objects::Record::read(name, manifest) {
             Some(object) => Some(object.map(Self::Object)),
@@ -40,7 +38,6 @@ impl Known {
         }
     }
 
-    /// Returns the kind of the manifest for messages.
     fn called(&self) -> &'static str {
         match self {
             Self::Archive(_) => "saved prefix",
@@ -51,7 +48,7 @@ impl Known {
 
 /// The contents of a store's manifests that are shown in addition to their names.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Details {
     /// The engines that computed saved prefixes, as far as recorded.
     origins: HashMap<ManifestName, String>,
     /// The codecs of saved prefixes that are not stored exactly.
@@ -59,7 +56,7 @@ pub(super) struct Told {
     objects: HashMap<ManifestName, Shown>,
 }
 
-impl Told {
+impl Details {
     /// Reads all roots and objects among these manifests, in batches. Unreadable ones are left to verification.
     pub(super) fn read(
         inventory: &dyn Inventory,
@@ -69,30 +66,29 @@ impl Told {
         let names = manifests.iter().map(|entry| &entry.name);
         let names = names.filter(|name| Known::may_be(name)).cloned();
         let names: Vec<ManifestName> = names.collect();
-        let mut told = Self::default();
+        let mut details = Self::default();
         for name in names.chunks(batch.max(1)) {
             let found = readable(name, |names| inventory.peek_manifests(names))?;
             for (name, manifest) in name.iter().zip(found) {
                 match manifest.and_then(|manifest| Known::read(name, &manifest)) {
                     Some(Ok(Known::Archive(archive::Record::Root { computed_by, codec, .. }))) => {
                         if let Some(by) = computed_by {
-                            told.origins.insert(name.clone(), by.to_string());
+                            details.origins.insert(name.clone(), by.to_string());
                         }
                         if !codec.is_exact() {
-                            told.codecs.insert(name.clone(), codec.name());
+                            details.codecs.insert(name.clone(), codec.name());
                         }
                     }
                     Some(Ok(Known::Object(object))) => {
-                        told.objects.insert(name.clone(), object.into());
+                        details.objects.insert(name.clone(), object.into());
                     }
                     _ => {}
                 }
             }
         }
-        Ok(told)
+        Ok(details)
     }
 
-    /// Returns the engine that computed a saved prefix.
     pub(super) fn origin(&self, name: &ManifestName) -> Option<&str> {
         self.origins.get(name).map(String::as_str)
     }
@@ -172,8 +168,8 @@ pub(super) fn verify(
             if gone > 0 {
                 let what = format!("{} {name}", record.called());
                 let how = match gone {
-                    1 => "a piece of it is gone".to_owned(),
-                    _ => format!("{} of it are gone", number::count(gone, "piece")),
+                    1 => "one of its pieces is missing".to_owned(),
+                    _ => format!("{} are missing", number::count(gone, "piece")),
                 };
                 fault(name, Fault { what, how });
             }
@@ -237,8 +233,8 @@ mod tests {
         let whole = std::fs::read(&file).expect("a file");
         std::fs::remove_file(&file).expect("removed");
         std::fs::write(&file, &whole[..whole.len() / 2]).expect("written");
-        let told = Told::read(&*store, 1024, &entries).expect("what they tell");
-        let mut origins: Vec<_> = entries.iter().map(|entry| told.origin(&entry.name)).collect();
+        let details = Details::read(&*store, 1024, &entries).expect("what they tell");
+        let mut origins: Vec<_> = entries.iter().map(|entry| details.origin(&entry.name)).collect();
         origins.sort();
         let by = Some("vllm 0.32.0");
         assert_eq!(origins, [None, by, by, by]);

@@ -18,22 +18,22 @@ Examples:
   transload store rm redis://cache/0 slot0 slot1 --dry-run
   transload store rm s3://bucket/kv -- -a-name-with-a-dash
 
-Their chunks stay. Those that no other manifest needs go with a later `gc`,
-when their grace period is over. Exit code 1 means that some of the names were
-not there; the others are removed all the same.";
+Chunks stay until a later `gc` removes those that no other manifest needs and
+whose grace period is over. Exit code 1 means that some of the names do not
+exist; the others are removed nevertheless.";
 
-/// Remove manifests. Their chunks go with the next gc.
+/// Remove manifests. A later gc removes their chunks.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The store.
+    /// URI of the store.
     uri: String,
 
-    /// The manifests' names, as `transload store ls` lists them.
+    /// Names of the manifests, as `transload store ls` lists them.
     #[arg(required = true, value_name = "NAME")]
     names: Vec<ManifestName>,
 
-    /// Only tell what would go.
+    /// Show what would be removed, and remove nothing.
     #[arg(long)]
     dry_run: bool,
 }
@@ -59,7 +59,6 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     }
 }
 
-/// The result of looking for a name.
 enum Found {
     /// A manifest with its size in bytes, or `None` if it cannot be read.
     There(Option<u64>),
@@ -103,11 +102,11 @@ impl Report<'_> {
     fn failed(&self, name: &ManifestName, error: &StoreError) -> Failure {
         let before = match (self.args.dry_run, self.removed.len() as u64) {
             (true, _) | (_, 0) => "nothing was removed".to_owned(),
-            (_, n) => format!("{} before it went", number::count(n, "manifest")),
+            (_, n) => format!("{} before it were removed", number::count(n, "manifest")),
         };
         Failure::input(
             format!("{}: manifest {} cannot be removed: {}; {before}", self.args.uri, printable(name), chain(error)),
-            "is the store still there, and may you write to it?",
+            "check that the store still exists and that you may write to it",
         )
     }
 
@@ -142,7 +141,7 @@ impl Report<'_> {
         let count = number::count(self.removed.len() as u64, "manifest");
         let _ = writeln!(text, " {removed} {count}");
         if !self.removed.is_empty() {
-            text.push_str(" chunks that only they needed go with a later gc\n");
+            text.push_str(" a later gc removes the chunks that only they needed\n");
         }
         text
     }

@@ -21,23 +21,23 @@ Examples:
   transload store show redis://cache/0 slot0 --raw > slot0.manifest
   transload store show s3://bucket/kv slot0 --format json
 
-A manifest refers to a chunk if the chunk's hash stands in its bytes, raw or
-as hex.";
+A manifest refers to a chunk if its bytes contain the chunk's hash, raw or as
+hex.";
 
 /// The most chunks in a table; JSON has all of them.
 const LISTED: usize = 64;
 
-/// Show a manifest, and the chunks that it refers to.
+/// Show a manifest and the chunks that it refers to.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The store.
+    /// URI of the store.
     uri: String,
 
-    /// The manifest's name, as `transload store ls` lists it.
+    /// Name of the manifest, as `transload store ls` lists it.
     name: ManifestName,
 
-    /// Write its bytes to stdout, and nothing else.
+    /// Write only the manifest's bytes to stdout.
     #[arg(long, conflicts_with = "format")]
     raw: bool,
 }
@@ -56,27 +56,26 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         output.bytes(&manifest)?;
         return Ok(());
     }
-    let around = match store.backend.inventory() {
+    let listed = match store.backend.inventory() {
         Some(inventory) => {
-            let bar = Progress::new("looking for its chunks", 1);
-            let around = Around::find(inventory, &args.name, &manifest);
+            let bar = Progress::new("finding its chunks", 1);
+            let listed = Listed::find(inventory, &args.name, &manifest);
             drop(bar);
-            Some(around.map_err(|error| store.failed(&error))?)
+            Some(listed.map_err(|error| store.failed(&error))?)
         }
         None => None,
     };
-    let shown = Shown { args, manifest: &manifest, contents: Contents::of(&args.name, &manifest), around };
+    let shown = Shown { args, manifest: &manifest, contents: Contents::of(&args.name, &manifest), listed };
     output.show(|| shown.json(), || shown.table())?;
     Ok(())
 }
 
-/// The information of the store's inventory about a manifest.
-struct Around {
+struct Listed {
     last_used: Option<SystemTime>,
     chunks: Vec<ChunkEntry>,
 }
 
-impl Around {
+impl Listed {
     fn find(inventory: &dyn Inventory, name: &ManifestName, manifest: &[u8]) -> Result<Self, StoreError> {
         let mut last_used = None;
         inventory.manifests(&mut |entry| {
@@ -106,15 +105,15 @@ struct Shown<'a> {
     args: &'a Args,
     manifest: &'a [u8],
     contents: Contents,
-    around: Option<Around>,
+    listed: Option<Listed>,
 }
 
 impl Shown<'_> {
     /// The schema `transload.store.show/1`; chunks are `null` if the store cannot list them.
     fn json(&self) -> Value {
-        let around = self.around.as_ref();
-        let chunks = around.map(|around| {
-            let chunks = around.chunks.iter();
+        let listed = self.listed.as_ref();
+        let chunks = listed.map(|listed| {
+            let chunks = listed.chunks.iter();
             let chunk = |entry: &ChunkEntry| json!({"hash": entry.hash.to_string(), "bytes": entry.bytes});
             chunks.map(chunk).collect::<Vec<_>>()
         });
@@ -123,42 +122,45 @@ impl Shown<'_> {
             "uri": self.args.uri,
             "name": self.args.name.as_str(),
             "bytes": self.manifest.len(),
-            "last_used": around.and_then(|around| time::unix(around.last_used)),
+            "last_used": listed.and_then(|listed| time::unix(listed.last_used)),
             "contents": self.contents,
             "chunks": chunks,
-            "chunk_bytes": around.map(Around::bytes),
+            "chunk_bytes": listed.map(Listed::bytes),
         })
     }
 
     fn table(&self) -> String {
         let mut text =
             format!(" {}: {}", printable(&self.args.name), number::count(self.manifest.len() as u64, "byte"));
-        let Some(around) = &self.around else {
-            let _ =
-                write!(text, "; behind a library that cannot list chunks\n\n{}", self.contents.lines(self.manifest));
+        let Some(listed) = &self.listed else {
+            let _ = write!(
+                text,
+                "; the library behind this store cannot list chunks\n\n{}",
+                self.contents.lines(self.manifest)
+            );
             return text;
         };
-        if around.last_used.is_some() {
-            let age = time::age(around.last_used, SystemTime::now());
+        if listed.last_used.is_some() {
+            let age = time::age(listed.last_used, SystemTime::now());
             let _ = write!(text, ", unused for {age}");
         }
         let _ = write!(text, "\n\n{}", self.contents.lines(self.manifest));
-        if !around.chunks.is_empty() {
+        if !listed.chunks.is_empty() {
             let mut table = Table::new(">bytes|chunk");
-            for entry in around.chunks.iter().take(LISTED) {
+            for entry in listed.chunks.iter().take(LISTED) {
                 table.row([number::grouped(entry.bytes), entry.hash.to_string()]);
             }
             let _ = write!(text, "\n{}", table.finish());
         }
-        let more = around.chunks.len().saturating_sub(LISTED);
+        let more = listed.chunks.len().saturating_sub(LISTED);
         if more > 0 {
             let _ = writeln!(text, " … {more} more; --format json lists all");
         }
         let _ = writeln!(
             text,
             "\n it refers to {} of {}",
-            number::count(around.chunks.len() as u64, "chunk"),
-            number::bytes(around.bytes()),
+            number::count(listed.chunks.len() as u64, "chunk"),
+            number::bytes(listed.bytes()),
         );
         text
     }

@@ -4,7 +4,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::show::number;
 
-/// Converts a known time to seconds since 1970.
 pub(super) fn unix(time: Option<SystemTime>) -> Option<u64> {
     let since = time?.duration_since(UNIX_EPOCH).ok()?;
     Some(since.as_secs())

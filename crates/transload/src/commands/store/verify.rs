@@ -16,18 +16,17 @@ use crate::show::progress::Progress;
 use crate::show::table::Table;
 use crate::show::text;
 
-const EXAMPLES: &str = "\
-Examples:
+const EXAMPLES: &str = "Examples:
   transload store verify file:///var/kv
   transload store verify s3://bucket/kv --format json
 
-Exit code 1 means that something is damaged or missing.";
+Exit code 1 means that data is damaged or missing.";
 
-/// Read everything in a store, and tell what is damaged or missing.
+/// Read everything in a store and report what is damaged or missing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The store.
+    /// URI of the store.
     uri: String,
 }
 
@@ -50,7 +49,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         Err(error) if faults.is_empty() && found.is_empty() => return Err(store.failed(&error)),
         verified => verified.err(),
     };
-    bar.say("looking for who needs it".to_owned());
+    bar.say("finding the manifests that need damaged chunks".to_owned());
     let chunks: Vec<_> = faults.iter().filter_map(Fault::chunk).collect();
     let needed = needed_by(&*store.backend, inventory, &chunks);
     let needed = needed.unwrap_or_else(|error| {
@@ -79,14 +78,14 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
                 failed.map_or_else(String::new, |error| format!(
                     ", and {}: {}",
                     match complete {
-                        true => "not all about them could be told",
+                        true => "some details could not be determined",
                         false => "the rest could not be verified",
                     },
                     chain(&error)
                 )),
             ),
-            "`transload store rm` removes manifests that need what is damaged; or put that again. \
-             Nothing damaged is ever given to a reader",
+            "remove the manifests that need damaged data with `transload store rm`, or put the data again. Readers \
+             never receive damaged data",
         )),
     }
 }
@@ -97,7 +96,6 @@ struct Found {
     needed_by: Option<Vec<ManifestName>>,
 }
 
-/// The most names of manifests in a row.
 const NAMES: usize = 3;
 
 impl Found {
@@ -116,7 +114,6 @@ impl Found {
 struct Report<'a> {
     uri: &'a str,
     found: Vec<Found>,
-    /// True if everything was checked.
     complete: bool,
     /// The store's size, if it could be determined.
     usage: Option<Usage>,
@@ -142,9 +139,10 @@ impl Report<'_> {
     }
 
     fn table(&self) -> String {
-        let usage = self.usage.as_ref().map_or_else(|| " what it takes up could not be counted\n".to_owned(), summary);
+        let usage =
+            self.usage.as_ref().map_or_else(|| " the store's size could not be determined\n".to_owned(), summary);
         if self.found.is_empty() {
-            return format!("{usage} verified: everything is there and whole\n");
+            return format!("{usage} verified: everything is present and intact\n");
         }
         let mut table = Table::new("what|how|needed by");
         for found in &self.found {
@@ -153,7 +151,7 @@ impl Report<'_> {
         }
         let rest = match self.complete {
             true => "",
-            false => " not everything could be verified: there may be more\n",
+            false => " not everything could be verified: there may be more faults\n",
         };
         format!("{}\n{rest}{usage}", table.finish())
     }

@@ -15,7 +15,6 @@ use self::panel::Panel;
 use self::svg::{MARGIN, Svg, fit};
 use crate::show::number::{bytes, count};
 
-/// The most groups that are drawn.
 const MOST_PANELS: usize = 3;
 
 /// A transfer: both sides, the plan between them, and its block tables.
@@ -47,7 +46,6 @@ impl Scene<'_> {
     }
 }
 
-/// Draws a plan.
 pub(crate) fn plan_svg(scene: &Scene<'_>) -> String {
     let mut svg = Svg::default();
     let mut title = scene.names().join(" → ");
@@ -71,7 +69,6 @@ pub(crate) fn plan_svg(scene: &Scene<'_>) -> String {
     svg.finish(y + MARGIN, &title)
 }
 
-/// Summarises the plan in one sentence.
 fn totals(scene: &Scene<'_>) -> String {
     let chunks = count(scene.bound.chunks(), "chunk");
     let mut lengths = scene.bound.histogram().into_keys();

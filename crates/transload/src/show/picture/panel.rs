@@ -8,7 +8,7 @@ use transload::transfer::plan::program::Loop;
 
 use super::Scene;
 use super::svg::{MARGIN, Svg, WIDTH, text_width};
-use crate::show::memory::{Memory, Place};
+use crate::show::memory::{Memory, Position};
 use crate::show::number::{bytes, count, exact_bytes};
 
 /// The most chunks that are drawn; more could not be told apart.
@@ -32,7 +32,6 @@ const SMALL: f64 = 9.5;
 /// The hues of the ranks on the other side.
 const HUES: [u32; 8] = [212, 28, 140, 320, 180, 50, 265, 0];
 
-/// The panel of one group.
 #[derive(Debug)]
 pub(super) struct Panel {
     group: usize,
@@ -52,7 +51,6 @@ pub(super) struct Chunk {
     pub(super) bytes: u64,
 }
 
-/// One rank's memory.
 #[derive(Debug)]
 pub(super) struct Strip {
     pub(super) rank: Rank,
@@ -292,7 +290,7 @@ fn labels(memory: &Memory<'_>, table: &BlockTable, first: u64, last: u64) -> Vec
     if !memory.group.is_recurrent() {
         label("block", first.block, last.block);
         let states = memory.parts[0].view.view.shape()[2];
-        let state = |place: &Place| match table {
+        let state = |place: &Position| match table {
             BlockTable::Identity => place.block * states + place.state,
             BlockTable::List(blocks) => {
                 let entry = blocks.iter().position(|block| u64::from(*block) == place.block);

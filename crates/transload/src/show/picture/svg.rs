@@ -6,7 +6,6 @@ use std::fmt::Write;
 /// The width of pictures in px: what fits a README on a code host.
 pub(super) const WIDTH: f64 = 840.0;
 
-/// The left and right margin.
 pub(super) const MARGIN: f64 = 24.0;
 
 /// The style sheet, with colours for a light and a dark background. The background is painted, since a page's theme may
@@ -20,7 +19,6 @@ text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,'DejaVu Sans
 @media (prefers-color-scheme:dark){.paper{fill:#0d1117}.ink{fill:#e6edf3}.dim{fill:#9198a1}.rule{stroke:#7d8590}
 .cell{stroke:#0d1117}.gap{fill:#2b323c}.grid{stroke:#30363d}.heat{fill:#2f7fe0}}";
 
-/// A picture under construction.
 #[derive(Debug, Default)]
 pub(super) struct Svg(String);
 
@@ -49,7 +47,6 @@ impl Svg {
         let _ = writeln!(self.0, r#"<path d="{data}" {attributes}/>"#);
     }
 
-    /// Returns the finished document.
     pub(super) fn finish(self, height: f64, title: &str) -> String {
         let title = escape(title);
         format!(

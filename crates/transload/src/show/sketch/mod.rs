@@ -9,7 +9,6 @@ use transload::layout::{Axis, Deployment, Rank};
 use crate::show::memory::Memory;
 use crate::show::number::{exact_bytes, grouped};
 
-/// The indentation of every line.
 const INDENT: &str = "   ";
 
 /// Sketches the layout of a group, given by its index, in lines of at most `width` columns if names allow.
@@ -34,7 +33,6 @@ pub(crate) fn sketch(deployment: &Deployment, index: usize, width: usize) -> Str
     text
 }
 
-/// An axis with its extent and stride.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Step {
     name: String,

@@ -5,17 +5,16 @@ use std::fmt::Write;
 use transload::layout::{Axis, ComponentView};
 
 use super::INDENT;
-use crate::show::memory::{Memory, Place};
+use crate::show::memory::{Memory, Position};
 use crate::show::number::exact_bytes;
 
-/// The mark for cells that are left out.
 const MORE: &str = "…";
 
 /// A run of bytes for which all rows have the same label.
 struct Cell {
     address: u64,
     bytes: u64,
-    is: Place,
+    is: Position,
 }
 
 /// Returns the length of a component's longest contiguous runs in bytes, and the content axes that step from one run to

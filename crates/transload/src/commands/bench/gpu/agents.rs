@@ -11,7 +11,6 @@ use crate::commands::shapes::Llama;
 
 pub(super) const CASES: usize = 1;
 
-/// Measures pulls over QUIC.
 pub(super) fn run(bench: &mut Bench, gpu: &Gpu, mib: u64) {
     const NAME: &str = "GPU to GPU over QUIC, chunks of 512 B";
     bench.case(NAME, |bench| {

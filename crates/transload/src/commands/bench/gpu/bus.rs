@@ -8,8 +8,8 @@ use transload::transfer::device::DeviceError;
 use transload::transfer::device::internal::measure::PinnedMemory;
 
 use super::Bench;
-use super::ground::{Ground, Way};
-use crate::commands::bench::course::timed;
+use super::buffers::{Buffers, Method};
+use crate::commands::bench::schedule::timed;
 use crate::failure::Failure;
 use crate::show::number::gigabytes_per_second;
 
@@ -19,16 +19,16 @@ const POSITIONS: [(u64, &str); 3] = [(0, ""), (8, ", from position 8"), (1402, "
 
 pub(super) const CASES: usize = POSITIONS.len();
 
-pub(super) fn run(bench: &mut Bench, ground: &mut Ground) {
+pub(super) fn run(bench: &mut Bench, buffers: &mut Buffers) {
     for (begin, position) in POSITIONS {
         let name = format!("the bus, runs of 512 B{position}");
-        bench.case(&name, |bench| from(bench, ground, &name, begin, position));
+        bench.case(&name, |bench| from(bench, buffers, &name, begin, position));
     }
 }
 
-fn from(bench: &mut Bench, ground: &mut Ground, name: &str, begin: u64, position: &str) -> Result<(), Failure> {
-    let program = &bench.proven(ground, 512, &[Way::ToHost, Way::FromHost])?;
-    let Ground { gpu, meter, source, destination, .. } = &*ground;
+fn from(bench: &mut Bench, buffers: &mut Buffers, name: &str, begin: u64, position: &str) -> Result<(), Failure> {
+    let program = &bench.verified(buffers, 512, &[Method::ToHost, Method::FromHost])?;
+    let Buffers { gpu, meter, source, destination, .. } = &*buffers;
     let bytes = program.bytes() - begin;
     let pinned = || PinnedMemory::allocate(gpu, bytes as usize);
     // Several of the functions below need the buffers mutably, though never at the same time.

@@ -1,8 +1,8 @@
 //! `bench gpu`: the copies of one GPU, compared with its plain copies and with other methods.
 
 mod agents;
+mod buffers;
 mod bus;
-mod ground;
 mod relayout;
 mod ring;
 mod small;
@@ -16,21 +16,21 @@ use std::path::{Path, PathBuf};
 use transload::transfer::device::DeviceError;
 use transload::transfer::plan::program::Program;
 
-use super::course::{Course, Effort};
 use super::measure::Figure;
+use super::schedule::{Limits, Schedule};
 use crate::commands::engines::open_gpu;
 use crate::failure::{Failure, chain};
-use ground::{Ground, Way};
+use buffers::{Buffers, Method};
 
 /// What to measure.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The GPU, as the driver counts them.
+    /// Index of the GPU, as the driver counts.
     #[arg(long, value_name = "N", default_value_t = 0)]
     device: u32,
 
-    /// Memory on each side of a copy. Where it is small, the GPU's own cache helps. It is taken twice on the GPU, and
-    /// five times on the host, twice of it pinned.
+    /// Memory on each side of a copy in MiB. The bench allocates it twice on the GPU and five times on the host, two of
+    /// them pinned. Small values measure the GPU's cache as well.
     #[arg(long, value_name = "MIB", default_value_t = FULL,
           value_parser = clap::value_parser!(u64).range(1..=16_384))]
     mib: u64,
@@ -38,7 +38,7 @@ pub(super) struct Args {
     #[command(flatten)]
     pub(super) network: super::Network,
 
-    /// Where each figure goes as soon as it is there, a line of JSON each.
+    /// File to which each figure is written as soon as it is measured, as a line of JSON.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -46,11 +46,11 @@ pub(super) struct Args {
 /// The default size in MiB: the working set exceeds 1 GiB, and blocks of 128 MiB divide it.
 const FULL: u64 = 640;
 
-pub(super) fn run(args: &Args, effort: Effort) -> Result<(Vec<Figure>, Vec<String>), Failure> {
+pub(super) fn run(args: &Args, limits: Limits) -> Result<(Vec<Figure>, Vec<String>), Failure> {
     let gpu = open_gpu(args.device)?;
     let cases = relayout::CASES + bus::CASES + small::CASES + ring::CASES + agents::CASES + 1;
     let mut bench = Bench {
-        course: Course::new(effort, cases),
+        schedule: Schedule::new(limits, cases),
         out: args.out.as_deref().map(create).transpose()?,
         figures: Vec::new(),
         notes: vec![
@@ -58,15 +58,15 @@ pub(super) fn run(args: &Args, effort: Effort) -> Result<(Vec<Figure>, Vec<Strin
             format!("{} MiB on each side; every byte was checked before it was measured", args.mib),
         ],
     };
-    bench.course.prepare("memory");
-    let mut ground = Ground::new(&gpu, args.mib << 20)?;
+    bench.schedule.prepare("memory");
+    let mut buffers = Buffers::new(&gpu, args.mib << 20)?;
     // Cases that need the least of the driver run first, and those that involve other libraries last.
-    bus::run(&mut bench, &mut ground);
-    small::waiting(&mut bench, &ground);
-    ring::slots(&mut bench, &mut ground);
-    relayout::by_run(&mut bench, &mut ground);
-    small::submitting(&mut bench, &mut ground);
-    drop(ground);
+    bus::run(&mut bench, &mut buffers);
+    small::waiting(&mut bench, &buffers);
+    ring::slots(&mut bench, &mut buffers);
+    relayout::by_run(&mut bench, &mut buffers);
+    small::submitting(&mut bench, &mut buffers);
+    drop(buffers);
     relayout::canonical(&mut bench, &gpu, args.mib);
     ring::agents(&mut bench, &gpu, args.mib);
     agents::run(&mut bench, &gpu, args.mib);
@@ -75,13 +75,17 @@ pub(super) fn run(args: &Args, effort: Effort) -> Result<(Vec<Figure>, Vec<Strin
 
 fn create(path: &Path) -> Result<File, Failure> {
     File::create(path).map_err(|error| {
-        Failure::input(format!("{} cannot be written: {error}", path.display()), "`--out` takes a file")
+        Failure::input(
+            format!("cannot write {}: {error}", path.display()),
+            "name a file in an existing, \
+                                                                                  writable folder with `--out`",
+        )
     })
 }
 
 /// A running bench. Each figure is written at once, and a failed case does not stop the others.
 struct Bench {
-    course: Course,
+    schedule: Schedule,
     out: Option<File>,
     figures: Vec<Figure>,
     notes: Vec<String>,
@@ -96,7 +100,7 @@ struct Rounds<const N: usize> {
 impl Bench {
     /// Runs a case. A failure becomes a figure with the case's name and an error.
     fn case(&mut self, name: &str, measure: impl FnOnce(&mut Self) -> Result<(), Failure>) {
-        self.course.prepare(name);
+        self.schedule.prepare(name);
         if let Err(failure) = measure(self) {
             self.add(Figure::failed(name, failure.wrong()));
         }
@@ -104,9 +108,9 @@ impl Bench {
 
     /// Returns a program with this run length that these ways execute correctly. Each way that fails becomes a figure
     /// with an error.
-    fn proven(&mut self, ground: &mut Ground, run: u64, ways: &[Way]) -> Result<Program, Failure> {
-        ground.proven(run, ways, |way, why| {
-            let name = format!("runs of {run} B, {}", way.name());
+    fn verified(&mut self, buffers: &mut Buffers, run: u64, methods: &[Method]) -> Result<Program, Failure> {
+        buffers.verified(run, methods, |method, why| {
+            let name = format!("runs of {run} B, {}", method.name());
             self.add(Figure::failed(name, why.to_owned()));
         })
     }
@@ -135,7 +139,7 @@ impl Bench {
             }
         });
         let turns = works.each_mut().map(|work| work as &mut dyn FnMut() -> _);
-        let Ok(values) = self.course.in_turns(name, turns);
+        let Ok(values) = self.schedule.in_turns(name, turns);
         let errors = errors.map(RefCell::into_inner);
         Rounds { values, errors }
     }
@@ -170,8 +174,9 @@ impl<const N: usize> Rounds<N> {
 impl From<DeviceError> for Failure {
     fn from(error: DeviceError) -> Self {
         Self::no(
-            format!("the GPU could not be measured: {}", chain(&error)),
-            "who else uses it? `--mib` takes less memory, `--device` another GPU",
+            format!("cannot measure the GPU: {}", chain(&error)),
+            "check whether other processes use the GPU; lower `--mib` for less memory, or choose another GPU with \
+             `--device`",
         )
     }
 }

@@ -9,7 +9,7 @@ use transload::transfer::memory::copy::{CopyOptions, copy as on_the_host};
 use transload::transfer::plan::program::Program;
 
 use super::Bench;
-use super::ground::{Ground, Way, fill, same, whole};
+use super::buffers::{Buffers, Method, fill, same, whole};
 use crate::commands::bench::case::{CANONICAL, Case};
 use crate::commands::bench::copy::{bind, bytes_of_ranks};
 use crate::commands::engines::broken;
@@ -19,25 +19,23 @@ use crate::show::number::gigabytes_per_second;
 
 pub(super) const CASES: usize = RUNS.len() + 2;
 
-/// The lengths of runs, with their names.
 const RUNS: [(u64, &str); 4] = [(64, "64 B"), (512, "512 B"), (8 << 10, "8 KiB"), (1 << 20, "1 MiB")];
 
 /// The most descriptors passed to the driver at once; it takes about half a microsecond for each.
 const DESCRIPTORS: usize = 1 << 18;
 
-/// The name of the baseline that is one copy of the driver.
 const ONE: &str = "one device copy";
 
-pub(super) fn by_run(bench: &mut Bench, ground: &mut Ground) {
+pub(super) fn by_run(bench: &mut Bench, buffers: &mut Buffers) {
     for (run, called) in RUNS {
         let name = format!("relayout, runs of {called}");
-        bench.case(&name, |bench| of_runs(bench, ground, &name, run));
+        bench.case(&name, |bench| of_runs(bench, buffers, &name, run));
     }
 }
 
-fn of_runs(bench: &mut Bench, ground: &mut Ground, name: &str, run: u64) -> Result<(), Failure> {
-    let program = bench.proven(ground, run, &[Way::Within])?;
-    let Ground { meter, source, destination, .. } = &*ground;
+fn of_runs(bench: &mut Bench, buffers: &mut Buffers, name: &str, run: u64) -> Result<(), Failure> {
+    let program = bench.verified(buffers, run, &[Method::Within])?;
+    let Buffers { meter, source, destination, .. } = &*buffers;
     let relayout = meter.prepare(&program, source, destination)?;
     let mut chunks = ChunkList::new(&program, source, destination, DESCRIPTORS)?;
     let (bytes, listed) = (program.bytes(), chunks.bytes());

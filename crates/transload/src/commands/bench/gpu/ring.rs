@@ -8,22 +8,21 @@ use transload::transfer::device::Gpu;
 use transload::transfer::device::internal::measure::Meter;
 
 use super::Bench;
-use super::ground::{Ground, Way};
+use super::buffers::{Buffers, Method};
 use crate::commands::engines::{OneProcess, broken, runtime};
 use crate::commands::shapes::CANONICAL_TOKENS;
 use crate::show::number::gigabytes_per_second;
 
 pub(super) const CASES: usize = 2;
 
-/// The seed of contents and block tables.
 const SEED: u64 = 1;
 
 /// Measures copies through slots alone, without checksums and agents.
-pub(super) fn slots(bench: &mut Bench, ground: &mut Ground) {
+pub(super) fn slots(bench: &mut Bench, buffers: &mut Buffers) {
     const NAME: &str = "through its slots without sums, runs of 512 B";
     bench.case(NAME, |bench| {
-        let program = bench.proven(ground, 512, &[Way::Slots])?;
-        let Ground { meter, source, destination, .. } = &*ground;
+        let program = bench.verified(buffers, 512, &[Method::Slots])?;
+        let Buffers { meter, source, destination, .. } = &*buffers;
         let bytes = program.bytes();
         let rate = |took: Duration| gigabytes_per_second(bytes, took);
         let copies = [(&program, [source, destination])];
@@ -59,7 +58,7 @@ pub(super) fn agents(bench: &mut Bench, gpu: &Gpu, mib: u64) {
                     let report = runtime.block_on(agents.pull(Path::DEVICE))?;
                     match report.bytes == bytes {
                         true => Ok(gigabytes_per_second(bytes, report.took)),
-                        false => Err(broken("the agents have moved other bytes than the slots")),
+                        false => Err(broken("the agents moved a different number of bytes than the slots")),
                     }
                 },
                 &mut || {

@@ -6,26 +6,25 @@ use std::time::Duration;
 use transload::transfer::device::internal::measure::{ChunkList, PinnedMemory, SUBMITTED};
 
 use super::Bench;
-use super::ground::{Ground, transposing};
+use super::buffers::{Buffers, transposing};
 use crate::failure::Failure;
 
 pub(super) const CASES: usize = RUNS.len() + 2;
 
 const RUNS: [(u64, &str); 2] = [(512, "512 B"), (1 << 20, "1 MiB")];
 
-/// The size of the piece in bytes.
 const PIECE: u64 = 1 << 20;
 
 /// Measures the time from a mark to the first piece, and the time to load the kernels.
-pub(super) fn waiting(bench: &mut Bench, ground: &Ground) {
+pub(super) fn waiting(bench: &mut Bench, buffers: &Buffers) {
     const MARK: &str = "from a mark to its first piece of 1 MiB in pinned memory";
-    bench.case(MARK, |bench| behind_a_mark(bench, ground, MARK));
+    bench.case(MARK, |bench| behind_a_mark(bench, buffers, MARK));
     const LOADING: &str = "loading the kernels for the first time";
     bench.case(LOADING, |bench| {
         let ms = |took: Duration| took.as_secs_f64() * 1e3;
         let rounds = bench.in_turns(
             LOADING,
-            [&mut || Ok(ms(ground.meter.load_kernels(true)?)), &mut || Ok(ms(ground.meter.load_kernels(false)?))],
+            [&mut || Ok(ms(buffers.meter.load_kernels(true)?)), &mut || Ok(ms(buffers.meter.load_kernels(false)?))],
         );
         bench.add(rounds.figure(LOADING, "ms", "loading it again", [0, 1]));
         Ok(())
@@ -33,17 +32,23 @@ pub(super) fn waiting(bench: &mut Bench, ground: &Ground) {
 }
 
 /// Measures the processor's time to submit 16 MiB, within the GPU and to the host.
-pub(super) fn submitting(bench: &mut Bench, ground: &mut Ground) {
+pub(super) fn submitting(bench: &mut Bench, buffers: &mut Buffers) {
     for (run, called) in RUNS {
         let name = format!("submitting, runs of {called}");
-        bench.case(&name, |bench| submitting_runs(bench, ground, &name, run, called));
+        bench.case(&name, |bench| submitting_runs(bench, buffers, &name, run, called));
     }
 }
 
-fn submitting_runs(bench: &mut Bench, ground: &mut Ground, name: &str, run: u64, called: &str) -> Result<(), Failure> {
-    let mib = SUBMITTED.min(ground.bytes) >> 20;
+fn submitting_runs(
+    bench: &mut Bench,
+    buffers: &mut Buffers,
+    name: &str,
+    run: u64,
+    called: &str,
+) -> Result<(), Failure> {
+    let mib = SUBMITTED.min(buffers.bytes) >> 20;
     let program = transposing(run, mib << 20);
-    let Ground { meter, source, destination, .. } = ground;
+    let Buffers { meter, source, destination, .. } = buffers;
     let relayout = meter.prepare(&program, source, destination)?;
     let mut chunks = ChunkList::new(&program, source, destination, usize::MAX)?;
     let meter = RefCell::new(meter);
@@ -63,8 +68,8 @@ fn submitting_runs(bench: &mut Bench, ground: &mut Ground, name: &str, run: u64,
     Ok(())
 }
 
-fn behind_a_mark(bench: &mut Bench, ground: &Ground, name: &str) -> Result<(), Failure> {
-    let Ground { gpu, meter, source, destination, bytes, .. } = ground;
+fn behind_a_mark(bench: &mut Bench, buffers: &Buffers, name: &str) -> Result<(), Failure> {
+    let Buffers { gpu, meter, source, destination, bytes, .. } = buffers;
     let program = transposing(512, *bytes);
     let mut pinned = PinnedMemory::allocate(gpu, PIECE as usize)?;
     let rounds = bench.in_turns(

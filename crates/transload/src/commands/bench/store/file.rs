@@ -12,8 +12,8 @@ use transload::store::{Backend, ChunkHash, Put};
 
 use super::cold::make_cold;
 use super::{Chunks, failed, manifest, name, refused, same};
-use crate::commands::bench::course::{Course, timed};
 use crate::commands::bench::measure::Figure;
+use crate::commands::bench::schedule::{Schedule, timed};
 use crate::failure::Failure;
 use crate::show::number::gigabytes_per_second;
 
@@ -24,27 +24,28 @@ pub(super) const CASES: usize = 4;
 const COUNT: usize = 96;
 const CHUNK: usize = 1 << 20;
 
-pub(super) fn run(course: &mut Course, dir: &Path) -> Result<(Vec<Figure>, Vec<String>), Failure> {
+pub(super) fn run(schedule: &mut Schedule, dir: &Path) -> Result<(Vec<Figure>, Vec<String>), Failure> {
     let dir = fs::canonicalize(dir).map_err(refused(dir.display()))?;
     let here = tempfile::Builder::new()
         .prefix("transload-bench-")
         .tempdir_in(&dir)
         .map_err(refused(format!("a folder in {}", dir.display())))?;
     let put = "file, put 1 MiB chunks";
-    course.prepare(put);
+    schedule.prepare(put);
     let mut chunks = Chunks::new(COUNT, CHUNK);
     let keys = chunks.keys();
     let store = Stored::new(&here, &keys);
     let plain = Plain::new(&here);
-    let rounds = course
+    let rounds = schedule
         .in_turns(put, [&mut || store.put(&chunks), &mut || plain.write(&chunks), &mut || plain.write_one(&chunks)])?;
     let [each, one] = ["a file a chunk, each flushed", "one file, flushed once"];
     let mut figures =
         vec![Figure::new(put, "GB/s", each, &rounds, [0, 1]), Figure::new(put, "GB/s", one, &rounds, [0, 2])];
 
     let get = "file, get 1 MiB chunks, cold";
-    course.prepare(get);
-    let rounds = course.in_turns(get, [&mut || store.get(&chunks), &mut || plain.read(), &mut || plain.read_one()])?;
+    schedule.prepare(get);
+    let rounds =
+        schedule.in_turns(get, [&mut || store.get(&chunks), &mut || plain.read(), &mut || plain.read_one()])?;
     figures.extend([
         Figure::new(get, "GB/s", "a file a chunk", &rounds, [0, 1]),
         Figure::new(get, "GB/s", "one file", &rounds, [0, 2]),
@@ -53,14 +54,14 @@ pub(super) fn run(course: &mut Course, dir: &Path) -> Result<(Vec<Figure>, Vec<S
     store.check(&chunks)?;
 
     let warm = "file, save 96 MiB that is there";
-    course.prepare(warm);
-    let rounds = course.in_turns(warm, [&mut || store.save_again(&chunks), &mut || plain.flush_one(CHUNK)])?;
+    schedule.prepare(warm);
+    let rounds = schedule.in_turns(warm, [&mut || store.save_again(&chunks), &mut || plain.flush_one(CHUNK)])?;
     let flush = "4 KiB overwritten and flushed";
     figures.push(Figure::new(warm, "ms", flush, &rounds, [0, 1]));
 
     let publish = "file, publish a manifest";
-    course.prepare(publish);
-    let rounds = course
+    schedule.prepare(publish);
+    let rounds = schedule
         .in_turns(publish, [&mut || store.publish(), &mut || plain.flush_new(), &mut || plain.flush_one(CHUNK)])?;
     figures.extend([
         Figure::new(publish, "ms", "a new file of 4 KiB, flushed", &rounds, [0, 1]),
@@ -112,9 +113,7 @@ impl<'a> Stored<'a> {
         for (key, chunk) in self.keys.iter().zip(chunks.all()) {
             let put = store.put_chunk(key, chunk).map_err(failed)?;
             if put != expected {
-                return Err(crate::commands::engines::broken(format!(
-                    "a put found {put:?} where it should find {expected:?}"
-                )));
+                return Err(crate::commands::engines::broken(format!("put returned {put:?}, expected {expected:?}")));
             }
         }
         let name = name("save")?;

@@ -12,21 +12,21 @@ use std::path::PathBuf;
 use clap::ValueHint;
 use transload::store::{ChunkHash, ManifestName, StoreError};
 
-use super::course::{Course, Effort};
 use super::measure::Figure;
+use super::schedule::{Limits, Schedule};
 use crate::commands::random::Random;
 use crate::failure::{Failure, chain};
 
 /// Where to measure.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Folder on the disk to measure `file` on; needs 500 MB of room, and is left as it was. Default: where
-    /// temporary files go.
+    /// Folder on the disk on which to measure `file`; needs 500 MB of space and is left unchanged. Default: the folder
+    /// for temporary files.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     dir: Option<PathBuf>,
 
-    /// Measure `redis` on this server, whose database has to be empty and is emptied again: redis://host/15.
-    /// Default: a redis-server found on PATH is started for the bench, without persistence.
+    /// Redis server to measure: redis://host/15. Its database must be empty; the bench empties it again. Default: the
+    /// bench starts a redis-server from PATH, without persistence.
     #[arg(long, value_name = "URI")]
     redis: Option<String>,
 }
@@ -37,11 +37,11 @@ pub(super) struct Measured {
     pub(super) notes: Vec<String>,
 }
 
-pub(super) fn run(args: &Args, effort: Effort) -> Result<Measured, Failure> {
-    let mut course = Course::new(effort, file::CASES + tiers::CASES + redis::CASES + prefix::CASES);
+pub(super) fn run(args: &Args, limits: Limits) -> Result<Measured, Failure> {
+    let mut schedule = Schedule::new(limits, file::CASES + tiers::CASES + redis::CASES + prefix::CASES);
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let (mut figures, mut notes) = file::run(&mut course, &dir)?;
-    figures.extend(tiers::run(&mut course, &dir)?);
+    let (mut figures, mut notes) = file::run(&mut schedule, &dir)?;
+    figures.extend(tiers::run(&mut schedule, &dir)?);
     let server = match &args.redis {
         Some(uri) => Ok(server::Server::named(uri)?),
         None => server::Server::started()?,
@@ -49,8 +49,8 @@ pub(super) fn run(args: &Args, effort: Effort) -> Result<Measured, Failure> {
     match server {
         Ok(server) => {
             notes.push(server.description());
-            figures.extend(redis::run(&mut course, &server)?);
-            let (figure, note) = prefix::run(&mut course, &server)?;
+            figures.extend(redis::run(&mut schedule, &server)?);
+            let (figure, note) = prefix::run(&mut schedule, &server)?;
             figures.extend(figure);
             notes.push(note);
         }
@@ -67,7 +67,6 @@ struct Chunks {
 }
 
 impl Chunks {
-    /// Creates `count` chunks of `chunk` bytes each.
     fn new(count: usize, chunk: usize) -> Self {
         let mut random = Random::new(std::process::id().into());
         let mut bytes = Vec::with_capacity(count * chunk);
@@ -100,7 +99,6 @@ impl Chunks {
     }
 }
 
-/// A manifest that names all chunks of a save.
 fn manifest(keys: &[ChunkHash]) -> Vec<u8> {
     keys.iter().flat_map(ChunkHash::as_bytes).copied().collect()
 }
@@ -116,16 +114,14 @@ fn failed(error: StoreError) -> Failure {
     )
 }
 
-/// Returns the failure of a plain program's operation.
 fn refused<E: std::fmt::Display>(what: impl std::fmt::Display) -> impl FnOnce(E) -> Failure {
     let what = what.to_string();
-    move |error| Failure::no(format!("{what}: {error}"), "is there room, and may you write there?")
+    move |error| Failure::no(format!("{what}: {error}"), "check the free space and your permission to write there")
 }
 
-/// Checks that a read returned what was stored.
 fn same(read: Option<&[u8]>, stored: &[u8]) -> Result<(), Failure> {
     match read == Some(stored) {
         true => Ok(()),
-        false => Err(crate::commands::engines::broken("a chunk was read that is not the one that was stored")),
+        false => Err(crate::commands::engines::broken("a chunk was read back with other bytes than were stored")),
     }
 }

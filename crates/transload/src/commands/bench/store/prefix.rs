@@ -10,8 +10,8 @@ use transload::transfer::{BlockTable, Memory, Tables};
 
 use super::server::Server;
 use super::{failed, refused};
-use crate::commands::bench::course::{Course, timed};
 use crate::commands::bench::measure::Figure;
+use crate::commands::bench::schedule::{Schedule, timed};
 use crate::commands::engines::broken;
 use crate::commands::shapes::Llama;
 use crate::failure::{Failure, chain};
@@ -33,9 +33,9 @@ const MODEL: Llama = Llama {
     order: "NHD",
 };
 
-pub(super) fn run(course: &mut Course, server: &Server) -> Result<(Vec<Figure>, String), Failure> {
+pub(super) fn run(schedule: &mut Schedule, server: &Server) -> Result<(Vec<Figure>, String), Failure> {
     let name = "redis, longest prefix, 128 K tokens";
-    course.prepare(name);
+    schedule.prepare(name);
     let store = Arc::new(server.open()?);
     let deployment = MODEL.deployment()?;
     let model = Model::new(MODEL.model, "");
@@ -70,7 +70,7 @@ pub(super) fn run(course: &mut Course, server: &Server) -> Result<(Vec<Figure>, 
         read.map_err(refused(&server.uri))?;
         Ok(time.as_secs_f64() * 1e3)
     };
-    let rounds = course.in_turns(name, [&mut find, &mut get])?;
+    let rounds = schedule.in_turns(name, [&mut find, &mut get])?;
     server.clear()?;
     let figure = Figure::new(name, "ms", "one MGET of 512 such values", &rounds, [0, 1]);
     let note = format!("redis: the longest of 512 saved prefixes was found in {trips} round trips");
@@ -88,5 +88,5 @@ fn save(archive: &Archive, prompt: &Prompt<'_>, deployment: &Deployment) -> Resu
 }
 
 pub(super) fn unkept(error: ArchiveError) -> Failure {
-    Failure::no(format!("the archive could not be measured: {}", chain(&error)), "is there room for it?")
+    Failure::no(format!("the archive could not be measured: {}", chain(&error)), "check the free space")
 }

@@ -6,8 +6,8 @@ use transload::store::{Backend, StoreError};
 
 use super::server::Server;
 use super::{Chunks, failed, manifest, name, refused, same};
-use crate::commands::bench::course::{Course, timed};
 use crate::commands::bench::measure::Figure;
+use crate::commands::bench::schedule::{Schedule, timed};
 use crate::failure::Failure;
 use crate::show::number::gigabytes_per_second;
 
@@ -21,9 +21,9 @@ const CHUNK: usize = 256 << 10;
 /// The commands of one pipeline of the plain client: 8 MiB, as for a client that has to bound its memory.
 const PIPELINE: usize = 32;
 
-pub(super) fn run(course: &mut Course, server: &Server) -> Result<Vec<Figure>, Failure> {
+pub(super) fn run(schedule: &mut Schedule, server: &Server) -> Result<Vec<Figure>, Failure> {
     let put = "redis, put 256 KiB chunks";
-    course.prepare(put);
+    schedule.prepare(put);
     let mut chunks = Chunks::new(COUNT, CHUNK);
     let keys = chunks.keys();
     let manifest = manifest(&keys);
@@ -45,7 +45,7 @@ pub(super) fn run(course: &mut Course, server: &Server) -> Result<Vec<Figure>, F
         })
     };
     let mut plain = server.connect()?;
-    let rounds = course.in_turns::<Failure, 2>(
+    let rounds = schedule.in_turns::<Failure, 2>(
         put,
         [
             &mut || {
@@ -67,7 +67,7 @@ pub(super) fn run(course: &mut Course, server: &Server) -> Result<Vec<Figure>, F
     let mut figures = vec![Figure::new(put, "GB/s", baseline, &rounds, [0, 1])];
 
     let get = "redis, get 256 KiB chunks";
-    course.prepare(get);
+    schedule.prepare(get);
     server.clear()?;
     save(&connected(server)?).map_err(failed)?;
     set(&mut plain).map_err(refused(&server.uri))?;
@@ -84,7 +84,7 @@ pub(super) fn run(course: &mut Course, server: &Server) -> Result<Vec<Figure>, F
     };
     // One connection each for all rounds, since the TCP windows of a new one are small.
     let store = connected(server)?;
-    let rounds = course.in_turns::<Failure, 2>(
+    let rounds = schedule.in_turns::<Failure, 2>(
         get,
         [
             &mut || {

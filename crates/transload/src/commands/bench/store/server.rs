@@ -43,7 +43,7 @@ impl Server {
         let wrong = |why: String| {
             Failure::input(
                 format!("--redis {uri}: {why}"),
-                "name a server and a database that is empty: redis://localhost:6379/15",
+                "name a server with an empty database: redis://localhost:6379/15",
             )
         };
         let info = uri.into_connection_info();
@@ -61,7 +61,7 @@ impl Server {
         let keys: u64 = cmd("DBSIZE").query(&mut server.connect()?).map_err(refused(uri))?;
         match keys {
             0 => Ok(server),
-            _ => Err(wrong("its database is not empty, and would be emptied".into())),
+            _ => Err(wrong("the database is not empty, and the bench would delete its contents".into())),
         }
     }
 
@@ -72,7 +72,7 @@ impl Server {
             env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
         });
         let Some(program) = found else {
-            let why = "no redis-server on PATH; install one, or name one with --redis";
+            let why = "there is no redis-server on PATH; install one, or name a server with --redis";
             return Ok(Err(why.to_owned()));
         };
         let folder = TempDir::new().map_err(refused("a folder"))?;
@@ -103,7 +103,7 @@ impl Server {
             match server.try_connect() {
                 Ok(_) => return Ok(Ok(server)),
                 Err(error) if since.elapsed() > PATIENCE => {
-                    let why = format!("{} does not start: {error}", program.display());
+                    let why = format!("cannot start {}: {error}", program.display());
                     return Ok(Err(why));
                 }
                 Err(_) => sleep(Duration::from_millis(20)),
@@ -111,13 +111,11 @@ impl Server {
         }
     }
 
-    /// Opens the backend.
     pub(super) fn open(&self) -> Result<RedisStore, Failure> {
         let uri = self.uri.parse().map_err(refused(&self.uri))?;
         RedisStore::open(&uri, self.options.clone()).map_err(failed)
     }
 
-    /// Connects a plain client.
     pub(super) fn connect(&self) -> Result<Connection, Failure> {
         self.try_connect().map_err(refused(&self.uri))
     }
@@ -129,13 +127,11 @@ impl Server {
         Ok(connection)
     }
 
-    /// Empties the database.
     pub(super) fn clear(&self) -> Result<(), Failure> {
         let flushed = cmd("FLUSHDB").exec(&mut self.connect()?);
         flushed.map_err(refused(&self.uri))
     }
 
-    /// Describes the server in a note.
     pub(super) fn description(&self) -> String {
         match &self.started {
             Some((Process(child), _)) => {

@@ -15,8 +15,8 @@ use transload::transfer::{BlockTable, Memory, Tables};
 
 use super::prefix::unkept;
 use super::{Chunks, failed, refused};
-use crate::commands::bench::course::{Course, timed};
 use crate::commands::bench::measure::Figure;
+use crate::commands::bench::schedule::{Schedule, timed};
 use crate::commands::engines::broken;
 use crate::commands::shapes::Llama;
 use crate::failure::Failure;
@@ -39,7 +39,7 @@ const MODEL: Llama = Llama {
     order: "NHD",
 };
 
-pub(super) fn run(course: &mut Course, dir: &Path) -> Result<Vec<Figure>, Failure> {
+pub(super) fn run(schedule: &mut Schedule, dir: &Path) -> Result<Vec<Figure>, Failure> {
     let here = tempfile::Builder::new()
         .prefix("transload-bench-")
         .tempdir_in(dir)
@@ -51,7 +51,7 @@ pub(super) fn run(course: &mut Course, dir: &Path) -> Result<Vec<Figure>, Failur
     let prompt = Prompted::new()?;
 
     let memory = "memory, restore 1,024 tokens";
-    course.prepare(memory);
+    schedule.prepare(memory);
     let stored: Arc<dyn Backend> = Arc::new(MemoryStore::new());
     prompt.save(&stored)?;
     let (source, mut copied) = (&prompt.content, vec![0; prompt.content.len()]);
@@ -61,11 +61,11 @@ pub(super) fn run(course: &mut Course, dir: &Path) -> Result<Vec<Figure>, Failur
         black_box(&copied);
         Ok(gigabytes_per_second(bytes, time))
     };
-    let rounds = course.in_turns(memory, [&mut || prompt.restore(&stored), &mut copy])?;
+    let rounds = schedule.in_turns(memory, [&mut || prompt.restore(&stored), &mut copy])?;
     let mut figures = vec![Figure::new(memory, "GB/s", "one copy of the bytes", &rounds, [0, 1])];
 
     let warm = "file, restore 1,024 tokens, page cache";
-    course.prepare(warm);
+    schedule.prepare(warm);
     prompt.save(&file()?)?;
     let plain = here.path().join("plain");
     std::fs::write(&plain, source).map_err(refused(plain.display()))?;
@@ -75,22 +75,21 @@ pub(super) fn run(course: &mut Course, dir: &Path) -> Result<Vec<Figure>, Failur
         Ok(gigabytes_per_second(bytes, time))
     };
     // Each round opens the store again, so that a handle has nothing cached.
-    let rounds = course.in_turns(warm, [&mut || prompt.restore(&file()?), &mut read])?;
+    let rounds = schedule.in_turns(warm, [&mut || prompt.restore(&file()?), &mut read])?;
     figures.push(Figure::new(warm, "GB/s", "one file, one read", &rounds, [0, 1]));
 
     let second = "tiers, restore from the second, file";
-    course.prepare(second);
+    schedule.prepare(second);
     let mut tiered = || {
         let tiers = vec![Tier::memory("memory", MemoryStore::new()), Tier::new("file", file()?)];
         let store = TierStore::new(tiers, Write::Through).map_err(failed)?;
         prompt.restore(&(Arc::new(store) as Arc<dyn Backend>))
     };
-    let rounds = course.in_turns(second, [&mut tiered, &mut || prompt.restore(&file()?)])?;
+    let rounds = schedule.in_turns(second, [&mut tiered, &mut || prompt.restore(&file()?)])?;
     figures.push(Figure::new(second, "GB/s", "that store alone", &rounds, [0, 1]));
     Ok(figures)
 }
 
-/// A prompt and its cache.
 struct Prompted {
     deployment: transload::layout::Deployment,
     tokens: Vec<u32>,

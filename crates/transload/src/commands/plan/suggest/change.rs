@@ -18,7 +18,6 @@ pub(super) const ORDERS: [(&str, &str); 8] = [
     ("KLBSHD", "SGLang"),
 ];
 
-/// A change of one side.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct Change {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,7 +35,6 @@ impl Change {
         ORDERS.iter().position(|(known, _)| Some(*known) == self.order)
     }
 
-    /// Returns the number of changed settings.
     pub(super) fn count(&self) -> usize {
         usize::from(self.order.is_some())
             + usize::from(self.block_size.is_some())
@@ -62,7 +60,6 @@ impl Change {
         }
     }
 
-    /// Returns a side with this change.
     pub(super) fn applied(&self, document: &Document) -> Document {
         let mut changed = document.clone();
         changed.groups.iter_mut().for_each(|group| self.apply(group));
@@ -100,7 +97,7 @@ impl Change {
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         match parts.is_empty() {
-            true => "as it is".to_owned(),
+            true => "unchanged".to_owned(),
             false => parts.join(", "),
         }
     }

@@ -13,7 +13,7 @@ use transload::layout::Deployment;
 use transload::transfer::Request;
 
 use self::change::{Change, ORDERS};
-use self::search::{Cost, Search, Way};
+use self::search::{Cost, Search, Suggestion};
 use crate::show::table::Table;
 use crate::show::{deployment, number};
 
@@ -24,9 +24,8 @@ const OF_EACH: usize = 3;
 #[derive(Clone, Debug, Serialize)]
 pub(in crate::commands) struct Suggestions {
     today: Cost,
-    /// The best suggestion in one sentence.
     advice: String,
-    best: Vec<Way>,
+    best: Vec<Suggestion>,
     /// The engines that support the suggested orders.
     engines: BTreeMap<&'static str, &'static str>,
 }
@@ -36,20 +35,20 @@ impl Suggestions {
     pub(in crate::commands::plan) fn of(src: &Deployment, dst: &Deployment, request: &Request) -> Option<Self> {
         let search = Search::new(src, dst, request)?;
         let today = search.cost(&Change::default(), &Change::default())?;
-        let mut best: Vec<Way> = Vec::new();
+        let mut best: Vec<Suggestion> = Vec::new();
         let mut found = search.all();
         found.sort_by(|a, b| {
-            let key = |s: &Way| {
+            let key = |s: &Suggestion| {
                 let known = (s.from.familiarity(), s.to.familiarity());
                 (s.changes(), s.cost.chunks, Reverse(s.cost.chunk_bytes), known)
             };
-            let changes = |s: &Way| (s.from.clone(), s.to.clone());
+            let changes = |s: &Suggestion| (s.from.clone(), s.to.clone());
             key(a).cmp(&key(b)).then_with(|| changes(a).cmp(&changes(b)))
         });
         // Among ways with the same cost and as many changes of the same sides, only the most familiar one is kept. Ways
         // that change only one side are kept as well, since a user may control just one.
         let mut seen = HashSet::new();
-        let sides = |s: &Way| (s.from.count() > 0, s.to.count() > 0);
+        let sides = |s: &Suggestion| (s.from.count() > 0, s.to.count() > 0);
         found.retain(|s| seen.insert((s.changes(), sides(s), s.cost)));
         // More changes are suggested only if they gain more.
         for level in found.chunk_by(|a, b| a.changes() == b.changes()) {
@@ -69,8 +68,8 @@ impl Suggestions {
     }
 
     pub(in crate::commands::plan) fn table(&self) -> String {
-        let mut table = Table::new("source|destination|>chunks|>most bytes in|>times fewer");
-        let today = [("as it is".to_owned(), "as it is".to_owned(), self.today)];
+        let mut table = Table::new("source|destination|>chunks|>main chunk length|>times fewer");
+        let today = [("unchanged".to_owned(), "unchanged".to_owned(), self.today)];
         let best = self.best.iter();
         let best = best.map(|s| (s.from.text(), s.to.text(), s.cost));
         for (from, to, cost) in today.into_iter().chain(best) {
@@ -95,10 +94,10 @@ impl Suggestions {
 }
 
 /// Returns the advice: the best way with the fewest changes, and its gain.
-fn advice(today: Cost, best: &[Way], sides: (&Deployment, &Deployment)) -> String {
+fn advice(today: Cost, best: &[Suggestion], sides: (&Deployment, &Deployment)) -> String {
     let now = today.text();
     let Some(first) = best.first() else {
-        return format!("Leave it as it is: no other order, block size or layout makes fewer than {now}.");
+        return format!("Leave it unchanged: no other order, block size or layout needs fewer than {now}.");
     };
     let name = |role: &str, side: &Deployment| match side.name() {
         "" => format!("the {role}"),

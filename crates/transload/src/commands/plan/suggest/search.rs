@@ -13,12 +13,11 @@ use super::change::{Change, ORDERS, conv_layout};
 use crate::commands::plan::blocks;
 use crate::show::number;
 
-/// The block sizes that engines support.
 const BLOCK_SIZES: [u64; 4] = [16, 32, 64, 128];
 
 /// A change of both sides, and its cost for the busiest destination rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Way {
+pub(super) struct Suggestion {
     /// The change of the source, followed by that of the destination.
     pub(super) from: Change,
     pub(super) to: Change,
@@ -26,7 +25,7 @@ pub(super) struct Way {
     pub(super) cost: Cost,
 }
 
-impl Way {
+impl Suggestion {
     pub(super) fn changes(&self) -> usize {
         self.from.count() + self.to.count()
     }
@@ -82,7 +81,7 @@ impl<'a> Search<'a> {
 
     /// Tries all orders with the current block sizes, also with the other side's layout of convolutions. Then tries all
     /// block sizes with the current orders, with those of the fewest chunks, and with each order on both sides.
-    pub(super) fn all(&self) -> Vec<Way> {
+    pub(super) fn all(&self) -> Vec<Suggestion> {
         let orders = |conv_layout| {
             let orders = ORDERS.map(|(order, _)| Some(order));
             let orders = std::iter::once(None).chain(orders);
@@ -115,7 +114,7 @@ impl<'a> Search<'a> {
         found
     }
 
-    fn pairs(&self, from: &[Change], to: &[Change]) -> Vec<Way> {
+    fn pairs(&self, from: &[Change], to: &[Change]) -> Vec<Suggestion> {
         let new = |document, changes: &[Change]| {
             let mut changes: Vec<Change> = changes.iter().map(|c| c.new_for(document)).collect();
             changes.sort();
@@ -124,8 +123,9 @@ impl<'a> Search<'a> {
         };
         let (from, to) = (new(self.src, from), new(self.dst, to));
         let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (from, to)));
-        let found =
-            pairs.filter_map(|(from, to)| Some(Way { from: from.clone(), to: to.clone(), cost: self.cost(from, to)? }));
+        let found = pairs.filter_map(|(from, to)| {
+            Some(Suggestion { from: from.clone(), to: to.clone(), cost: self.cost(from, to)? })
+        });
         found.collect()
     }
 
@@ -164,7 +164,6 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The number of chunks by length in bytes.
 type Lengths = BTreeMap<u64, u64>;
 
 /// Returns the number of tokens after which the blocks of all groups start together again, and the reach of the longest

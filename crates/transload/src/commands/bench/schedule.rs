@@ -4,9 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::show::progress::Progress;
 
-/// The limits of a measurement.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Effort {
+pub(super) struct Limits {
     /// The most rounds; at least one is measured.
     pub(super) rounds: usize,
     /// The total time after which no further round of a case begins.
@@ -14,23 +13,21 @@ pub(super) struct Effort {
 }
 
 /// The progress through the cases of a bench.
-pub(super) struct Course {
-    effort: Effort,
+pub(super) struct Schedule {
+    limits: Limits,
     progress: Progress,
-    /// The progress steps of each case.
     steps: u64,
     /// The number of cases that have begun.
     case: u64,
 }
 
-impl Course {
-    pub(super) fn new(effort: Effort, cases: usize) -> Self {
+impl Schedule {
+    pub(super) fn new(limits: Limits, cases: usize) -> Self {
         // A case consists of its preparation, one unmeasured round, and the measured ones.
-        let steps = effort.rounds as u64 + 2;
-        Self { effort, steps, progress: Progress::new("preparing", steps * cases as u64), case: 0 }
+        let steps = limits.rounds as u64 + 2;
+        Self { limits, steps, progress: Progress::new("preparing", steps * cases as u64), case: 0 }
     }
 
-    /// Starts the preparation of the next case.
     pub(super) fn prepare(&mut self, name: &str) {
         self.progress.say(format!("{name}: preparing"));
         self.progress.reach(self.case * self.steps);
@@ -46,9 +43,9 @@ impl Course {
     ) -> Result<Vec<[f64; N]>, E> {
         self.progress.say(format!("{name}: measuring"));
         self.progress.advance(1);
-        let mut rounds = Vec::with_capacity(self.effort.rounds);
+        let mut rounds = Vec::with_capacity(self.limits.rounds);
         let mut started = Instant::now();
-        for round in 0..=self.effort.rounds {
+        for round in 0..=self.limits.rounds {
             let mut values = [0.0; N];
             for turn in 0..N {
                 let at = (round + turn) % N;
@@ -59,7 +56,7 @@ impl Course {
                 0 => started = Instant::now(),
                 _ => rounds.push(values),
             }
-            if !rounds.is_empty() && started.elapsed() >= self.effort.most {
+            if !rounds.is_empty() && started.elapsed() >= self.limits.most {
                 break;
             }
         }
@@ -85,18 +82,18 @@ mod tests {
             log.borrow_mut().push(c);
             Ok::<_, ()>(value)
         };
-        let effort = Effort { rounds: 3, most: Duration::MAX };
-        let mut course = Course::new(effort, 1);
-        let rounds = course.in_turns("it", [&mut || call('f', 1.0), &mut || call('l', 2.0)]);
+        let limits = Limits { rounds: 3, most: Duration::MAX };
+        let mut schedule = Schedule::new(limits, 1);
+        let rounds = schedule.in_turns("it", [&mut || call('f', 1.0), &mut || call('l', 2.0)]);
         assert_eq!(rounds, Ok(vec![[1.0, 2.0]; 3]));
         assert_eq!(log.into_inner(), "fllffllf");
     }
 
     #[test]
     fn one_round_is_measured_however_little_time_there_is() {
-        let effort = Effort { rounds: 9, most: Duration::ZERO };
-        let mut course = Course::new(effort, 1);
-        let rounds = course.in_turns("it", [&mut || Ok::<_, ()>(1.0), &mut || Ok(2.0)]);
+        let limits = Limits { rounds: 9, most: Duration::ZERO };
+        let mut schedule = Schedule::new(limits, 1);
+        let rounds = schedule.in_turns("it", [&mut || Ok::<_, ()>(1.0), &mut || Ok(2.0)]);
         assert_eq!(rounds, Ok(vec![[1.0, 2.0]]));
     }
 }

@@ -23,14 +23,13 @@ type Options = BTreeMap<String, Vec<String>>;
 
 /// The options of a command as given on the command line, before the configuration and the environment are read.
 #[derive(Debug, Clone)]
-pub(crate) struct Given<F> {
+pub(crate) struct CommandLine<F> {
     flags: Options,
     options: PhantomData<fn() -> F>,
 }
 
 /// The sources of options besides flags, and their rules.
-pub(super) struct Elsewhere<'a> {
-    /// Environment variables, each with the option that it sets.
+pub(super) struct OtherSources<'a> {
     pub(super) variables: &'a [(&'a str, &'a str)],
     /// Pairs of an old and a new option: the old one is ignored if a source of higher precedence sets the new one.
     pub(super) superseded: &'a [(&'a str, &'a str)],
@@ -38,79 +37,73 @@ pub(super) struct Elsewhere<'a> {
     pub(super) never_empty: &'a [&'a str],
 }
 
-/// All options of a command, from all sources.
-pub(super) struct Complete<F> {
+pub(super) struct Resolved<F> {
     pub(super) options: F,
-    /// The names of the options that were set.
-    pub(super) given: Vec<String>,
+    pub(super) names: Vec<String>,
 }
 
-impl<F: clap::Args> Given<F> {
+impl<F: clap::Args> CommandLine<F> {
     /// Completes the flags with the configuration that they name and with the environment.
-    pub(super) fn complete(
+    pub(super) fn resolve(
         &self,
-        elsewhere: &Elsewhere<'_>,
+        other_sources: &OtherSources<'_>,
         environment: impl Fn(&str) -> Option<String>,
-    ) -> Result<Complete<F>, Failure> {
-        let mut values = elsewhere.without_empty(self.flags.clone())?;
+    ) -> Result<Resolved<F>, Failure> {
+        let mut values = other_sources.without_empty(self.flags.clone())?;
         if let Some((name, text)) = configuration(&values)? {
             let extra = options::<F>(Document::read(&name, &text)?, &name)?;
-            elsewhere.add(&mut values, elsewhere.without_empty(extra)?);
+            other_sources.add(&mut values, other_sources.without_empty(extra)?);
         }
         let mut extra = BTreeMap::new();
-        for (variable, option) in elsewhere.variables {
+        for (variable, option) in other_sources.variables {
             if let Some(value) = environment(variable) {
                 check::<F>(option, &value).map_err(|wrong| {
                     Failure::input(
-                        format!("the environment has {variable}={value:?}: {wrong}"),
-                        format!("correct it or unset it; --{option} goes before it"),
+                        format!("environment variable {variable}={value:?}: {wrong}"),
+                        format!("correct or unset it; the flag --{option} takes precedence over it"),
                     )
                 })?;
                 extra.insert((*option).to_owned(), vec![value]);
             }
         }
-        elsewhere.add(&mut values, extra);
+        other_sources.add(&mut values, extra);
 
         let arguments =
             values.iter().flat_map(|(name, values)| values.iter().map(move |value| format!("--{name}={value}")));
         let options = parse::<F>(arguments).and_then(|matches| F::from_arg_matches(&matches));
-        Ok(Complete {
+        Ok(Resolved {
             // Each value was already checked at its source, so this error is unlikely.
             options: options.map_err(|error| Failure::input(chain(&error), "see --help"))?,
-            given: values.into_keys().collect(),
+            names: values.into_keys().collect(),
         })
     }
 }
 
-/// Returns the name and the text of the configuration, if there is one.
 fn configuration(flags: &Options) -> Result<Option<(String, String)>, Failure> {
     let last = |name| flags.get(name).and_then(|values| values.last());
     match (last(INLINE), last(FILE)) {
         (Some(_), Some(_)) => {
-            Err(Failure::input("both --configuration and --configuration-file are given", "give one of the two"))
+            Err(Failure::input("both --configuration and --configuration-file are given", "give only one of the two"))
         }
         (Some(text), None) => Ok(Some((format!("--{INLINE}"), text.clone()))),
         (None, Some(path)) => match fs::read_to_string(Path::new(path)) {
             Ok(text) => Ok(Some((path.clone(), text))),
             Err(error) => Err(Failure::input(
-                format!("the configuration {path} cannot be read: {error}"),
-                "name a file of YAML or JSON that exists and may be read",
+                format!("cannot read the configuration {path}: {error}"),
+                "name an existing, readable file of YAML or JSON",
             )),
         },
         (None, None) => Ok(None),
     }
 }
 
-impl Elsewhere<'_> {
+impl OtherSources<'_> {
     /// Drops empty values, which templates of manifests produce for unset variables.
     fn without_empty(&self, mut given: Options) -> Result<Options, Failure> {
         for (name, values) in &mut given {
             values.retain(|value| !value.is_empty());
             if values.is_empty() && self.never_empty.contains(&name.as_str()) {
-                return Err(Failure::input(
-                    format!("{name} is given, and is empty"),
-                    "give it a value, or leave it out",
-                ));
+                return Err(Failure::input(format!("{name} is empty"), "give it a value, or leave it out"));
             }
         }
         given.retain(|_, values| !values.is_empty());
@@ -135,7 +128,7 @@ fn check<F: clap::Args>(name: &str, value: &str) -> Result<(), String> {
         .and_then(|matches| F::from_arg_matches(&matches).map(drop))
         .map_err(|error| match std::error::Error::source(&error) {
             Some(source) => source.to_string(),
-            None => "it is not what this option takes; see --help".to_owned(),
+            None => "not a valid value of this option; see --help".to_owned(),
         })
 }
 
@@ -153,7 +146,7 @@ fn names(option: &Arg) -> impl Iterator<Item = &str> {
 }
 
 // On the command line, clap parses the options as if they were the command's own.
-impl<F: clap::Args> clap::Args for Given<F> {
+impl<F: clap::Args> clap::Args for CommandLine<F> {
     fn augment_args(command: Command) -> Command {
         F::augment_args(command).args_override_self(true)
     }
@@ -163,7 +156,7 @@ impl<F: clap::Args> clap::Args for Given<F> {
     }
 }
 
-impl<F: clap::Args> FromArgMatches for Given<F> {
+impl<F: clap::Args> FromArgMatches for CommandLine<F> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut flags = BTreeMap::new();
         for option in command::<F>().get_arguments() {
@@ -194,11 +187,11 @@ fn options<F: clap::Args>(document: Document, file: &str) -> Result<Options, Fai
             return Err(unknown::<F>(file, &key));
         };
         if values.len() > 1 && !matches!(option.get_action(), ArgAction::Append) {
-            return Err(Failure::input(format!("{file}: {key} is a list, and takes one value"), "give it one value"));
+            return Err(Failure::input(format!("{file}: {key} takes one value, not a list"), "give it one value"));
         }
         if [INLINE, FILE].contains(&name) {
             return Err(Failure::input(
-                format!("{file}: {key} cannot stand in a configuration"),
+                format!("{file}: {key} is not allowed in a configuration"),
                 "give it as a flag, or leave it out",
             ));
         }
@@ -206,14 +199,14 @@ fn options<F: clap::Args>(document: Document, file: &str) -> Result<Options, Fai
             check::<F>(name, value).map_err(|wrong| {
                 Failure::input(
                     format!("{file}: {key} is {value:?}: {wrong}"),
-                    format!("correct it; a flag --{name} goes before it"),
+                    format!("correct it; the flag --{name} takes precedence over it"),
                 )
             })?;
         }
         if options.insert(name.to_owned(), values).is_some() {
             return Err(Failure::input(
-                format!("{file}: {key} is said twice, under two names"),
-                format!("keep {name}"),
+                format!("{file}: {key} is given twice, under two names"),
+                format!("keep only {name}"),
             ));
         }
     }
@@ -227,7 +220,7 @@ fn unknown<F: clap::Args>(file: &str, key: &str) -> Failure {
         _ => None,
     });
     Failure::input(
-        format!("{file}: {key:?} is no key of a configuration"),
+        format!("{file}: {key:?} is not a configuration key"),
         match close {
             Some(close) => format!("did you mean {close}?"),
             None => "keys are the names of flags, as --help lists them".to_owned(),

@@ -13,7 +13,7 @@ use crate::commands::random::Random;
 use crate::failure::Failure;
 
 /// Two memories of the GPU and three of the host, with random contents.
-pub(super) struct Ground {
+pub(super) struct Buffers {
     pub(super) gpu: Gpu,
     pub(super) meter: Meter,
     pub(super) bytes: u64,
@@ -25,14 +25,14 @@ pub(super) struct Ground {
     expected: Memory,
     found: Memory,
     /// The ways that failed the check and the reasons, by run length; contains each length that was checked.
-    wrong: BTreeMap<u64, Vec<(Way, String)>>,
+    wrong: BTreeMap<u64, Vec<(Method, String)>>,
 }
 
-impl Ground {
+impl Buffers {
     pub(super) fn new(gpu: &Gpu, bytes: u64) -> Result<Self, Failure> {
         let host = || Memory::allocate(&[bytes as usize]).map_err(broken);
         let device = || DeviceMemory::allocate(gpu, &[bytes as usize]);
-        let ground = Self {
+        let buffers = Self {
             meter: Meter::new(gpu)?,
             source: device()?,
             destination: device()?,
@@ -43,43 +43,43 @@ impl Ground {
             bytes,
             wrong: BTreeMap::new(),
         };
-        fill(&ground.random, bytes, 1)?;
-        copy(&whole(bytes), &ground.random, &ground.source, &CopyOptions::default())?;
-        Ok(ground)
+        fill(&buffers.random, bytes, 1)?;
+        copy(&whole(bytes), &buffers.random, &buffers.source, &CopyOptions::default())?;
+        Ok(buffers)
     }
 
     /// Returns the [program with this run length](transposing) if these ways have moved every byte of it correctly. All
     /// ways are checked the first time, and `tell` is called for each that failed.
-    pub(super) fn proven(
+    pub(super) fn verified(
         &mut self,
         run: u64,
-        ways: &[Way],
-        mut tell: impl FnMut(Way, &str),
+        methods: &[Method],
+        mut tell: impl FnMut(Method, &str),
     ) -> Result<Program, Failure> {
         let program = transposing(run, self.bytes);
         if !self.wrong.contains_key(&run) {
             let wrong = self.check(&program)?;
-            wrong.iter().for_each(|(way, why)| tell(*way, why));
+            wrong.iter().for_each(|(method, why)| tell(*method, why));
             self.wrong.insert(run, wrong);
         }
         let mut wrong = self.wrong[&run].iter();
-        match wrong.find(|(way, _)| ways.contains(way)) {
+        match wrong.find(|(method, _)| methods.contains(method)) {
             Some((_, why)) => Err(broken(why)),
             None => Ok(program),
         }
     }
 
     /// Runs a program each way. Returns the ways with a wrong result, and the reasons.
-    fn check(&self, program: &Program) -> Result<Vec<(Way, String)>, Failure> {
+    fn check(&self, program: &Program) -> Result<Vec<(Method, String)>, Failure> {
         fill(&self.expected, self.bytes, 2)?;
         on_the_host(program, &self.random, &self.expected, &CopyOptions::default()).map_err(broken)?;
-        let ways = [Way::ToHost, Way::Within, Way::Slots, Way::FromHost].into_iter();
-        let wrong = ways.filter_map(|way| Some((way, self.check_way(way, program).err()?.wrong())));
+        let methods = [Method::ToHost, Method::Within, Method::Slots, Method::FromHost].into_iter();
+        let wrong = methods.filter_map(|method| Some((method, self.check_method(method, program).err()?.wrong())));
         Ok(wrong.collect())
     }
 
     /// Runs a program over memory with a known background, and compares every byte with the host's result.
-    fn check_way(&self, way: Way, program: &Program) -> Result<(), Failure> {
+    fn check_method(&self, method: Method, program: &Program) -> Result<(), Failure> {
         let Self { source, random, destination, found, .. } = self;
         let (options, all) = (CopyOptions::default(), whole(self.bytes));
         let to_destination = |run: &dyn Fn() -> Result<(), DeviceError>| {
@@ -88,29 +88,28 @@ impl Ground {
             copy(&all, destination, found, &options).map(drop)
         };
         fill(found, self.bytes, 2)?;
-        match way {
-            Way::ToHost => copy(program, source, found, &options).map(drop),
-            Way::Within => to_destination(&|| copy(program, source, destination, &options).map(drop)),
-            Way::Slots => to_destination(&|| {
+        match method {
+            Method::ToHost => copy(program, source, found, &options).map(drop),
+            Method::Within => to_destination(&|| copy(program, source, destination, &options).map(drop)),
+            Method::Slots => to_destination(&|| {
                 let copies = [(program, [source, destination])];
                 self.meter.through_slots(&copies).map(drop)
             }),
-            Way::FromHost => to_destination(&|| copy(program, random, destination, &options).map(drop)),
+            Method::FromHost => to_destination(&|| copy(program, random, destination, &options).map(drop)),
         }?;
-        same(&self.expected, found, self.bytes, way.name())
+        same(&self.expected, found, self.bytes, method.name())
     }
 }
 
-/// The way in which a program's bytes are moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Method {
     ToHost,
     Within,
     Slots,
     FromHost,
 }
 
-impl Way {
+impl Method {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::ToHost => "gathered and carried to the host",
@@ -121,7 +120,6 @@ impl Way {
     }
 }
 
-/// Fails if two host memories differ.
 pub(super) fn same(expected: &Memory, found: &Memory, bytes: u64, what: &str) -> Result<(), Failure> {
     let (mut right, mut read) = (vec![0; STEP], vec![0; STEP]);
     for start in (0..bytes).step_by(STEP) {
@@ -130,16 +128,17 @@ pub(super) fn same(expected: &Memory, found: &Memory, bytes: u64, what: &str) ->
         expected.read(start, right).map_err(broken)?;
         found.read(start, read).map_err(broken)?;
         if right != read {
-            return Err(broken(format!("what was {what} differs from what the host copies, behind byte {start}")));
+            return Err(broken(format!(
+                "the bytes {what} differ from the host's own copy, within the MiB from byte \
+                                       {start} on"
+            )));
         }
     }
     Ok(())
 }
 
-/// The bytes that are written or compared at a time.
 const STEP: usize = 1 << 20;
 
-/// Fills memory with random bytes determined by a seed.
 pub(super) fn fill(memory: &Memory, bytes: u64, seed: u64) -> Result<(), Failure> {
     let mut random = Random::new(seed);
     let mut step = vec![0; STEP];
