@@ -7,8 +7,9 @@ use std::sync::Arc;
 use thiserror::Error;
 use transload_layout::Deployment;
 
+use super::client;
 use super::deployments::{Deployments, canonical};
-use super::driver::{self, Memories, Setup};
+use super::driver::{Memories, Setup};
 use super::handle::{Agent, AgentInfo};
 use super::options::AgentOptions;
 use crate::data::Region;
@@ -206,7 +207,7 @@ impl Builder {
         };
         let deployments = Deployments::new(self.deployment.clone());
         let machine = Machine::new(me, self.options.wire.clone(), deployments)?;
-        let (client, dropped) = driver::start(Setup {
+        let (client, dropped) = client::start(Setup {
             machine,
             endpoints: endpoints.clone(),
             memories: self.memories,
