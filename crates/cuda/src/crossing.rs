@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use crate::context::{Context, Entered};
 use crate::error::DeviceError;
-use crate::gpu::{DEFAULT_MULTIPROCESSORS, Kernels};
+use crate::kernels::Kernels;
+use crate::launch::DEFAULT_MULTIPROCESSORS;
+use crate::launch::Launch;
 use crate::pool::{Held, PIECE};
-use crate::queue::Told;
 use crate::resources::Stream;
 use crate::staging::Piece;
-use crate::stream::{DeviceStream, Way};
+use crate::threads::Told;
 
 const STREAMS: usize = 4;
 
@@ -57,10 +58,26 @@ pub(crate) struct Move {
     pub(crate) piece: Piece,
     /// The bytes' location on the host, unless that is the piece's own memory.
     pub(crate) host: Option<Box<dyn DmaBuffer>>,
-    pub(crate) stream: Arc<DeviceStream>,
+    pub(crate) stream: Arc<dyn Bytes>,
     pub(crate) range: Range<u64>,
     pub(crate) way: Way,
     pub(crate) told: Told<Held>,
+}
+
+/// The direction in which bytes move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From the memory into a buffer.
+    Gather,
+    /// From a buffer into the memory.
+    Scatter,
+}
+
+/// Device memory as a stream of bytes, which crosses the bus in pieces.
+pub(crate) trait Bytes: Send + Sync {
+    /// Returns the launches that move a range of the stream between the memory and a buffer of just that range at this
+    /// address.
+    fn launches(&self, way: Way, range: Range<u64>, buffer: u64) -> Result<Vec<Launch>, DeviceError>;
 }
 
 /// Memory of the host that copy engines access directly, which saves a copy.

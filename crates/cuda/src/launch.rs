@@ -14,6 +14,10 @@ use thiserror::Error;
 
 use transload_plan::program::{Nest, Placed, Program};
 
+/// The number of multiprocessors that work at a time for bytes that cross the bus: enough to be faster than the bus,
+/// and few enough for the engine not to notice.
+pub const DEFAULT_MULTIPROCESSORS: u32 = 16;
+
 /// The most loops of a nest that the kernel runs.
 pub const MAX_LOOPS: usize = 8;
 

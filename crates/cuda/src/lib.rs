@@ -13,13 +13,13 @@
 //! | `sys`, `driver`, `error` | names of the driver's header; its functions, found at run time; what goes wrong |
 //! | `context`, `resources`, `arena` | a device's context; what is made in it and given back; what is kept and lent |
 //! | `launch` | from programs to launches of the kernel. Pure |
-//! | `gpu` | a device with the kernels loaded |
+//! | `kernels`, `gpu` | the kernels, loaded; a device with them, its threads and its memory |
 //! | `memory`, `stream` | allocations of a rank and group; a program laid over them |
 //! | `staging`, `registered`, `pool` | what bytes go through over the bus, of our own or of a ring's; who has it |
 //! | `crossing`, `queue`, `threads` | bytes that cross the bus; the threads that have them do it |
 //! | `shared`, `sum`, `shuttle` | memory shared by two processes; sums on the GPU; a ring's slots, filled and emptied |
 //! | `measure` | copies of this crate and of the driver, timed: what `transload bench gpu` is made of |
-//! | `copy`, `peer` | copies; those between two GPUs |
+//! | `copy`, `peer`, `slots` | copies; those between two GPUs, and what they pass through |
 //! | `mark`, `waiter` | what has to be done before something may begin; the threads that wait for it |
 
 mod arena;
@@ -29,6 +29,7 @@ mod crossing;
 mod driver;
 mod error;
 mod gpu;
+mod kernels;
 mod launch;
 mod mark;
 mod measure;
@@ -41,6 +42,7 @@ mod resources;
 mod shared;
 #[expect(missing_docs, reason = "a ring's ends share it, and nobody else")]
 mod shuttle;
+mod slots;
 mod staging;
 #[expect(missing_docs, reason = "a ring's ends share it, and nobody else")]
 mod stream;
@@ -54,7 +56,8 @@ mod waiter;
 pub use copy::{Place, copy, copy_until_done};
 pub use driver::available;
 pub use error::{CallError, DeviceError, NoCuda};
-pub use gpu::{DEFAULT_MULTIPROCESSORS, Gpu, GpuOptions};
+pub use gpu::{Gpu, GpuOptions};
+pub use launch::DEFAULT_MULTIPROCESSORS;
 pub use launch::{LaunchError, MAX_LOOPS};
 pub use mark::Mark;
 pub use memory::DeviceMemory;
@@ -72,12 +75,13 @@ pub mod internal {
         pub use crate::pool::{Held, PIECE};
     }
     pub mod queue {
-        pub use crate::queue::Told;
+        pub use crate::threads::Told;
     }
     pub mod shuttle {
         pub use crate::shuttle::{Moved, Shuttle, Slots};
     }
     pub mod stream {
-        pub use crate::stream::{DeviceStream, Way};
+        pub use crate::crossing::Way;
+        pub use crate::stream::DeviceStream;
     }
 }

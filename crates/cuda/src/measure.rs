@@ -14,22 +14,22 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::arena::Table;
 use crate::copy::{pieces, prepare, wait};
-use crate::crossing::{AT_ONCE, MULTIPROCESSORS};
+use crate::crossing::{AT_ONCE, Bytes, MULTIPROCESSORS, Way};
 use crate::driver;
 use crate::error::DeviceError;
-use crate::gpu::{Gpu, Kernels, TEXTS};
+use crate::gpu::Gpu;
+use crate::kernels::{Kernels, TEXTS};
 use crate::launch::Launch;
 use crate::mark::Mark;
 use crate::memory::DeviceMemory;
 use crate::pool::{Held, PIECE};
-use crate::queue::Told;
 use crate::resources::{Event, Stream};
 use crate::staging::Piece;
-use crate::stream::{DeviceStream, Way};
-use transload_memory::{Access, Side};
+use crate::stream::DeviceStream;
+use crate::threads::Told;
+use transload_memory::{Access, CheckError, Side};
 use transload_plan::program::Program;
 
-use plain::first;
 pub use plain::{ChunkList, PinnedMemory};
 
 /// Bytes that [`Meter::submit_to_host`] submits.
@@ -305,4 +305,20 @@ fn cross(
         under_way += 1;
     }
     (0..under_way).try_for_each(|_| wait(gpu, gpu.stall(), &told))
+}
+
+/// Returns the address of a memory's first allocation, if that has enough bytes and allows the access.
+fn first(memory: &DeviceMemory, bytes: u64, access: Access) -> Result<u64, DeviceError> {
+    if access == Access::ReadWrite && memory.access() == Access::Read {
+        return Err(CheckError::ReadOnly.into());
+    }
+    match memory.allocation(0) {
+        Some((address, len)) if bytes <= len => Ok(address),
+        Some((_, len)) => Err(too_short(bytes, len)),
+        None => Err(too_short(bytes, 0)),
+    }
+}
+
+fn too_short(len: u64, available: u64) -> DeviceError {
+    DeviceError::PastEnd { allocation: 0, len, available }
 }

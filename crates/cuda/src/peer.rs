@@ -9,62 +9,22 @@
 //! submitted to the device. Each direction has its own slots and runs one copy at a time, so opposite copies never wait
 //! for each other.
 
-use std::collections::BTreeMap;
 use std::mem::{self, ManuallyDrop};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::context::Context;
-use crate::driver;
+use crate::crossing::{Bytes, Way};
 use crate::error::DeviceError;
-use crate::gpu::{DEFAULT_MULTIPROCESSORS, Gpu};
+use crate::launch::DEFAULT_MULTIPROCESSORS;
 use crate::memory::DeviceMemory;
-use crate::resources::{Buffer, Event, Stream};
-use crate::stream::{DeviceStream, Way};
+use crate::slots::{Direction, PIECE, SLOTS, Slot, Slots, lock};
+use crate::stream::DeviceStream;
 use transload_memory::Side;
 use transload_plan::program::Program;
 
-/// The most bytes of a piece. NVLink carries them in about 10 us, which is also the time to submit a piece.
-const PIECE: u64 = 4 << 20;
-
-/// The number of pieces in flight: 16 MiB on each GPU.
-const SLOTS: usize = 4;
-
 const MULTIPROCESSORS: u32 = DEFAULT_MULTIPROCESSORS / SLOTS as u32;
-
-/// Slots for copies from a GPU to others, by the ordinal of the other GPU.
-#[derive(Debug, Default)]
-pub(crate) struct Peers(Mutex<BTreeMap<u32, Arc<Mutex<Direction>>>>);
-
-#[derive(Debug, Default)]
-enum Direction {
-    #[default]
-    Nothing,
-    Free(Box<Slots>),
-    /// A copy did not finish within this time and still uses the slots. No further slots are made meanwhile, to bound
-    /// memory.
-    Stalled(Duration),
-}
-
-#[derive(Debug)]
-struct Slots([Slot; SLOTS]);
-
-#[derive(Debug)]
-struct Slot {
-    source: End,
-    destination: End,
-}
-
-#[derive(Debug)]
-struct End {
-    context: Arc<Context>,
-    stream: Stream,
-    buffer: Buffer,
-    /// Recorded after the copy between the devices on the source's side, or after the scatter on the destination's.
-    done: Event,
-}
 
 /// Runs a program, which was checked, between memories of two GPUs.
 pub(crate) fn copy(
@@ -75,11 +35,11 @@ pub(crate) fn copy(
 ) -> Result<(), DeviceError> {
     let from = DeviceStream::new(&program.stream(Side::Source), source)?;
     let to = DeviceStream::new(&program.stream(Side::Destination), destination)?;
-    let shared = source.gpu().peers().slots(destination.gpu());
+    let shared = source.gpu().peers().slots(destination.gpu().ordinal());
     let mut direction = lock(&shared);
     let slots = match mem::take(&mut *direction) {
         Direction::Free(slots) => slots,
-        Direction::Nothing => Box::new(Slots::new(source.gpu(), destination.gpu())?),
+        Direction::Nothing => Box::new(Slots::new(source.gpu().context(), destination.gpu().context())?),
         Direction::Stalled(within) => {
             *direction = Direction::Stalled(within);
             let ordinal = source.gpu().ordinal();
@@ -118,23 +78,7 @@ fn free_later(direction: Arc<Mutex<Direction>>, slots: Box<Slots>, streams: (Arc
     let _ = thread::Builder::new().spawn(wait);
 }
 
-impl Peers {
-    fn slots(&self, to: &Gpu) -> Arc<Mutex<Direction>> {
-        lock(&self.0).entry(to.ordinal()).or_default().clone()
-    }
-}
-
 impl Slots {
-    fn new(source: &Gpu, destination: &Gpu) -> Result<Self, DeviceError> {
-        let slot = || {
-            Ok::<_, DeviceError>(Slot {
-                source: End::new(source.context())?,
-                destination: End::new(destination.context())?,
-            })
-        };
-        Ok(Self([slot()?, slot()?, slot()?, slot()?]))
-    }
-
     fn submit(&self, from: &DeviceStream, to: &DeviceStream) -> Result<(), DeviceError> {
         let bytes = from.bytes();
         for (number, slot) in (0..bytes.div_ceil(PIECE)).zip(self.0.iter().cycle()) {
@@ -142,23 +86,6 @@ impl Slots {
             slot.submit(from, to, start..bytes.min(start + PIECE))?;
         }
         Ok(())
-    }
-
-    /// Waits until all submitted work is done, for `within` at most. Reports a lost device only if the other device is
-    /// done.
-    fn settle(&self, within: Duration) -> Result<(), DeviceError> {
-        let ends = self.0.iter().flat_map(|slot| [&slot.source, &slot.destination]);
-        let (mut outcome, begun) = (Ok(()), Instant::now());
-        for end in ends {
-            // A failed call does not say whether the work is done, and doubtful slots are never used again. So the call
-            // is retried once.
-            let wait = || end.stream.finish(within.saturating_sub(begun.elapsed()));
-            let done = wait().or_else(|_| wait());
-            if outcome.is_ok() || done.as_ref().is_err_and(|error| !error.is_lost()) {
-                outcome = done;
-            }
-        }
-        outcome
     }
 }
 
@@ -177,35 +104,4 @@ impl Slot {
         to.gpu().kernels().launch(&destination.stream, &scatter, Some(MULTIPROCESSORS))?;
         destination.done.record(&destination.stream)
     }
-}
-
-impl End {
-    fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
-        Ok(Self {
-            context: context.clone(),
-            stream: Stream::new(context)?,
-            buffer: Buffer::new(context, PIECE as usize)?,
-            done: Event::new(context)?,
-        })
-    }
-
-    fn carry(&self, to: &Self, len: usize) -> Result<(), DeviceError> {
-        let _entered = self.context.enter()?;
-        // SAFETY: both buffers are long enough and belong to their contexts; they are kept until `settle` has waited.
-        let carried = unsafe {
-            driver::cuMemcpyPeerAsync(
-                to.buffer.address,
-                to.context.raw(),
-                self.buffer.address,
-                self.context.raw(),
-                len,
-                self.stream.raw,
-            )
-        };
-        self.context.check("cuMemcpyPeerAsync", carried)
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,12 +2,11 @@
 //! time.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::mpsc::Sender;
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::context::Context;
 use crate::error::DeviceError;
-use crate::queue::{Task, hand};
 use crate::staging::Piece;
 
 /// The most bytes of one piece.
@@ -16,11 +15,15 @@ pub const PIECE: usize = 1 << 20;
 /// The number of pieces of a GPU: 32 MiB of device memory, and as much pinned memory.
 const PIECES: usize = 32;
 
+/// Is notified when a piece becomes free while a request waits for one.
+pub(crate) trait Freed: Debug + Send + Sync {
+    fn freed(&self);
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
     free: Arc<Mutex<Free>>,
-    /// Notifies the worker when a piece becomes free while a request waits for one.
-    tasks: Sender<Task>,
+    worker: Arc<dyn Freed>,
 }
 
 #[derive(Debug, Default)]
@@ -42,10 +45,10 @@ pub struct Held {
 }
 
 impl Pool {
-    pub(crate) fn new(context: &Arc<Context>, tasks: Sender<Task>) -> Result<Self, DeviceError> {
+    pub(crate) fn new(context: &Arc<Context>, worker: Arc<dyn Freed>) -> Result<Self, DeviceError> {
         let pieces = Piece::several(context, PIECES, PIECE)?.into_iter();
         let free = Free { pieces: pieces.map(|piece| (piece.number(), piece)).collect(), ..Free::default() };
-        Ok(Self { free: Arc::new(Mutex::new(free)), tasks })
+        Ok(Self { free: Arc::new(Mutex::new(free)), worker })
     }
 
     fn free(&self) -> MutexGuard<'_, Free> {
@@ -104,7 +107,7 @@ impl Drop for Held {
         let mut free = self.pool.free();
         free.pieces.insert(piece.number(), piece);
         if free.awaited {
-            hand(&self.pool.tasks, Task::Freed);
+            self.pool.worker.freed();
         }
     }
 }

@@ -16,13 +16,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::context::Entered;
-use crate::crossing::{Crossings, DmaBuffer, Move};
+use crate::crossing::{Bytes, Crossings, DmaBuffer, Move, Way};
 use crate::error::DeviceError;
-use crate::gpu::Kernels;
-use crate::pool::{Held, Pool};
+use crate::kernels::Kernels;
+use crate::pool::{Freed, Held, Pool};
 use crate::resources::{Event, Stream};
-use crate::stream::{DeviceStream, Way};
-use crate::threads::{join, on_time, spawn};
+use crate::threads::{Told, join, on_time, spawn};
 use crate::waiter::Pending;
 
 /// The number of threads that run callbacks. Each copies about 10 GB/s, and these threads copy what is sent over QUIC:
@@ -36,10 +35,6 @@ const POLL: Duration = Duration::from_micros(20);
 /// The interval for checking that the device is still there while only marks are pending. The threads that wait for
 /// marks sleep in the driver and would not notice.
 const PULSE: Duration = Duration::from_secs(1);
-
-/// A callback for the outcome of an operation. It runs on one of the GPU's threads, or at once on the caller's, in any
-/// order.
-pub type Told<T> = Box<dyn FnOnce(Result<T, DeviceError>) + Send>;
 
 type Call = Box<dyn FnOnce() + Send>;
 
@@ -67,7 +62,7 @@ pub(crate) enum Want {
     Fill(Told<Held>),
     /// At most [`PIECE`](super::pool::PIECE) bytes cross between a stream and the host: to or from the piece's own
     /// memory, or other memory of the host, which is released before the callback runs.
-    Cross(Arc<DeviceStream>, Range<u64>, Way, Option<Box<dyn DmaBuffer>>, Told<Held>),
+    Cross(Arc<dyn Bytes>, Range<u64>, Way, Option<Box<dyn DmaBuffer>>, Told<Held>),
 }
 
 pub(crate) struct Watched {
@@ -81,7 +76,7 @@ impl Queue {
     pub(crate) fn start(kernels: &Arc<Kernels>, marks: Pending) -> Result<Self, DeviceError> {
         let context = kernels.context();
         let (tasks, receiver) = mpsc::channel();
-        let pool = Pool::new(context, tasks.clone())?;
+        let pool = Pool::new(context, Arc::new(tasks.clone()))?;
         let name = format!("transload-gpu{}", context.ordinal());
         let (mut threads, mut tellers) = (Vec::new(), VecDeque::new());
         for number in 0..TELLERS {
@@ -126,9 +121,9 @@ impl Queue {
         }
     }
 
-    pub(crate) fn scatter(&self, held: Held, stream: &Arc<DeviceStream>, range: Range<u64>, told: Told<Held>) {
+    pub(crate) fn scatter(&self, held: Held, stream: Arc<dyn Bytes>, range: Range<u64>, told: Told<Held>) {
         if let Some(piece) = held.take() {
-            let moving = Move { piece, host: None, stream: stream.clone(), range, way: Way::Scatter, told };
+            let moving = Move { piece, host: None, stream, range, way: Way::Scatter, told };
             hand(&self.tasks, Task::Move(moving));
         }
     }
@@ -150,9 +145,15 @@ impl Drop for Queue {
     }
 }
 
+impl Freed for Sender<Task> {
+    fn freed(&self) {
+        hand(self, Task::Freed);
+    }
+}
+
 /// Hands a task to the worker. If the worker is gone, which only a panic can cause, the task's `told` is dropped, which
 /// its owner notices.
-pub(crate) fn hand(tasks: &Sender<Task>, task: Task) {
+fn hand(tasks: &Sender<Task>, task: Task) {
     let _ = tasks.send(task);
 }
 

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use crate::crossing::{Bytes, Way};
 use crate::error::DeviceError;
-use crate::gpu::{DEFAULT_MULTIPROCESSORS, Gpu};
-use crate::queue::Told;
+use crate::gpu::Gpu;
+use crate::launch::DEFAULT_MULTIPROCESSORS;
 use crate::resources::{Event, Pinned, Stream};
 use crate::shared::SharedAllocation;
-use crate::stream::{DeviceStream, Way};
+use crate::stream::DeviceStream;
 use crate::sum::{FOLDED, Folding, LONGEST};
+use crate::threads::Told;
 use transload_memory::copy::Crc32c;
 
 /// The interval at which a dropped ring checks whether all of its work is done.

@@ -4,13 +4,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::arena::Table;
-use crate::crossing::DmaBuffer;
+use crate::crossing::{Bytes, DmaBuffer, Way};
 use crate::error::DeviceError;
 use crate::gpu::Gpu;
 use crate::launch::{End, Ends, Launch, Launches};
 use crate::memory::DeviceMemory;
 use crate::pool::Held;
-use crate::queue::{Told, Want};
+use crate::queue::Want;
+use crate::threads::Told;
 use transload_memory::{Access, CheckError, Side};
 use transload_plan::program::StreamProgram;
 
@@ -21,15 +22,6 @@ pub struct DeviceStream {
     launches: Launches,
     places: Table,
     bytes: u64,
-}
-
-/// The direction in which bytes move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// From the memory into a buffer.
-    Gather,
-    /// From a buffer into the memory.
-    Scatter,
 }
 
 impl DeviceStream {
@@ -70,12 +62,12 @@ impl DeviceStream {
 
     /// Scatters the first bytes of a piece.
     pub fn scatter(self: &Arc<Self>, held: Held, range: Range<u64>, told: Told<Held>) {
-        self.gpu().queue().scatter(held, self, range, told);
+        self.gpu().queue().scatter(held, self.clone(), range, told);
     }
+}
 
-    /// Returns the launches that move a range of the stream between the memory and a buffer of just that range at this
-    /// address.
-    pub(crate) fn launches(&self, way: Way, range: Range<u64>, buffer: u64) -> Result<Vec<Launch>, DeviceError> {
+impl Bytes for DeviceStream {
+    fn launches(&self, way: Way, range: Range<u64>, buffer: u64) -> Result<Vec<Launch>, DeviceError> {
         if way == Way::Scatter && self.memory.access() == Access::Read {
             return Err(CheckError::ReadOnly.into());
         }

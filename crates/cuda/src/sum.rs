@@ -8,7 +8,7 @@ use transload_memory::copy::Crc32c;
 pub(crate) const BLOCK: u32 = 256;
 
 /// The most threads, a power of two: one block on each multiprocessor that works for transfers.
-const MOST_THREADS: u32 = BLOCK * super::gpu::DEFAULT_MULTIPROCESSORS;
+const MOST_THREADS: u32 = BLOCK * crate::launch::DEFAULT_MULTIPROCESSORS;
 
 /// The most words of a thread, as long as there are fewer than [`MOST_THREADS`] threads.
 const WORDS: u32 = 64;

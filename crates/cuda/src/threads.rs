@@ -7,6 +7,10 @@ use std::thread::{self, JoinHandle};
 
 use crate::error::DeviceError;
 
+/// A callback for the outcome of an operation. It runs on one of the GPU's threads, or at once on the caller's, in any
+/// order.
+pub type Told<T> = Box<dyn FnOnce(Result<T, DeviceError>) + Send>;
+
 thread_local! {
     static OURS: Cell<bool> = const { Cell::new(false) };
 }

@@ -17,8 +17,8 @@ use std::{fmt, mem};
 
 use crate::context::Context;
 use crate::error::DeviceError;
-use crate::queue::Told;
 use crate::resources::Event;
+use crate::threads::Told;
 use crate::threads::{join, spawn};
 
 /// How long a thread stays without a mark before it ends. A busy engine marks its streams more often.

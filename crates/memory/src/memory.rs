@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use thiserror::Error;
-use transload_layout::MAX_ALLOCATION_BYTES;
-use transload_plan::program::{ALLOCATION_BITS, split_address};
+use transload_layout::{MAX_ALLOCATION_BYTES, Side};
+use transload_plan::program::{ALLOCATION_BITS, Program, split_address};
 
 #[cfg(feature = "ndarray")]
 pub mod array;
@@ -16,7 +16,7 @@ mod check;
 #[cfg(test)]
 mod tests;
 
-pub use check::{CheckError, Extents};
+pub use check::{Access, CheckError, Extents};
 
 /// The most allocations of a memory: the numbers that fit above the offset in an address.
 pub const MAX_ALLOCATIONS: usize = 1 << (64 - ALLOCATION_BITS);
@@ -70,15 +70,6 @@ struct Allocation {
 unsafe impl Send for Allocation {}
 // SAFETY: as above.
 unsafe impl Sync for Allocation {}
-
-/// What copies may do with the bytes of a memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Access {
-    /// Only read them. Scatters into such a memory are refused.
-    Read,
-    /// Read and write them.
-    ReadWrite,
-}
 
 /// The reason why a memory could not be made.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -278,6 +269,19 @@ impl Memory {
             *own = end.max(*own);
             start < ends[usize::from(!which)]
         })
+    }
+
+    /// Checks that every byte that `program` touches on `side` is in this memory, so that it can run without further
+    /// checks.
+    ///
+    /// It takes O(places + nests) if all allocations have one length (or strides between them are whole allocations),
+    /// O(places * allocations) at worst, and never O(chunks). A stride is a non-negative number: one that is meant to
+    /// go backwards is out of bounds.
+    ///
+    /// # Errors
+    /// The first [`CheckError`] that is found.
+    pub fn check(&self, program: &Program, side: Side) -> Result<(), CheckError> {
+        self.shared.extents.check(program, side, self.access())
     }
 }
 

@@ -14,14 +14,13 @@
 
 mod routes;
 mod scrape;
+mod source;
 
-use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -29,8 +28,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::observe::{Observer, ServerStatus};
 use routes::Routes;
+pub use source::Source;
 
 /// The most concurrent connections; further ones wait to be accepted.
 const CONNECTIONS: usize = 64;
@@ -41,28 +40,6 @@ const HEAD_BYTES: usize = 16 << 10;
 const LIFE: Duration = Duration::from_secs(120);
 /// The time for the last answer when a connection's life has ended.
 const LAST_ANSWER: Duration = Duration::from_secs(10);
-
-/// The data behind the admin address.
-pub trait Source: Send + Sync + 'static {
-    /// Returns the record of requests.
-    fn observer(&self) -> &Observer;
-
-    /// Returns the current status of all known servers.
-    fn servers(&self) -> Vec<ServerStatus>;
-
-    /// Returns whether requests can be served: a decode server accepts connections, and the process is not shutting
-    /// down.
-    fn ready(&self) -> impl Future<Output = bool> + Send;
-
-    /// Sends `GET path` to a server. Returns `None` unless it answers 200 with at most `limit` bytes within this time.
-    fn get(
-        &self,
-        server: &ServerStatus,
-        path: &str,
-        limit: usize,
-        within: Duration,
-    ) -> impl Future<Output = Option<Bytes>> + Send;
-}
 
 /// Serves the admin address until the future is dropped, which also closes its connections.
 ///

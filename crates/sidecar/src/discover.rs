@@ -5,6 +5,7 @@
 
 mod dns;
 mod file;
+mod found;
 mod keys;
 
 use std::path::PathBuf;
@@ -13,15 +14,12 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use self::found::Found;
 use crate::Role;
 use crate::etcd::{Client, Cluster, ClusterError};
-use crate::servers::{Origin, Servers};
-use crate::settings::UpstreamTls;
-use crate::target::{ServerUrl, Target, TargetError};
-use crate::tls::TlsError;
-
-/// The most servers of a role from one source. Further ones are left out, which is logged.
-const MOST_SERVERS: usize = 1024;
+use crate::servers::Servers;
+use crate::target::{Target, TargetError};
+use crate::tls::{TlsError, UpstreamTls};
 
 const MOST_NAMES: usize = 16;
 
@@ -117,36 +115,6 @@ pub fn follow(
         Source::Dns(names) => Box::pin(dns::follow(names, found, dns::system)),
         Source::Etcd(cluster) => Box::pin(keys::follow(Client::new(cluster, tls)?, found)),
     })
-}
-
-/// The servers that a source has found, as last set in the table.
-#[derive(Debug)]
-struct Found {
-    servers: Arc<Servers>,
-    current: [Vec<ServerUrl>; 2],
-}
-
-impl Found {
-    fn new(servers: Arc<Servers>) -> Self {
-        Self { servers, current: [Vec::new(), Vec::new()] }
-    }
-
-    fn update(&mut self, prefill: Vec<ServerUrl>, decode: Vec<ServerUrl>) {
-        let now = [(Role::Prefill, prefill), (Role::Decode, decode)];
-        for ((role, mut urls), current) in now.into_iter().zip(&mut self.current) {
-            if urls.len() > MOST_SERVERS {
-                let (role, left_out) = (role.name(), urls.len() - MOST_SERVERS);
-                tracing::warn!(role, left_out, "more servers are found than are used");
-                urls.truncate(MOST_SERVERS);
-            }
-            if urls != *current {
-                let (role_name, servers) = (role.name(), urls.len());
-                tracing::info!(role = role_name, servers, "other servers are found");
-                self.servers.set(Origin::Discovery, role, &urls);
-                *current = urls;
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod driver;
 pub(crate) mod forms;
 mod headers;
 mod incoming;
+mod params;
 mod pass;
 mod reply;
 mod serve;

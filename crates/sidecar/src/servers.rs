@@ -4,6 +4,7 @@
 //! named is *draining* while requests are in flight there, and is then forgotten.
 
 mod choose;
+mod entry;
 mod health;
 pub(crate) mod prefix;
 mod probe;
@@ -11,18 +12,23 @@ mod table;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+pub use self::choose::Policy;
 pub(crate) use self::choose::Wanted;
-use self::probe::ask;
 pub(crate) use self::probe::probe_all;
 pub(crate) use self::table::Origin;
 use self::table::Table;
 use crate::Role;
 use crate::observe::{FailureKind, ServerStatus};
-use crate::settings::Policy;
 use crate::target::ServerUrl;
-use crate::upstream::Upstream;
+use crate::upstream::{SendError, Upstream};
+
+/// The time that a probe waits for its answer. In vLLM and SGLang the loop that answers `/health` also reads prompts
+/// and writes tokens. A busy server may take many seconds, and if it were left out for that, its load would fall on
+/// others that are as busy. llm-d gives its own probes 15 s. A server that is gone refuses the connection, and one
+/// whose engine has died answers 503, both at once. So only a server that hangs is detected this late.
+const WITHIN: Duration = Duration::from_secs(15);
 
 /// All known servers. The lock is held only briefly.
 #[derive(Debug)]
@@ -112,6 +118,17 @@ impl Servers {
     /// consistent.
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Probes one server. The error says why it is not well. Returns `None` if nothing was learned, since this process has
+/// no file descriptor.
+async fn ask(upstream: &Upstream, role: Role, url: &ServerUrl) -> Option<Result<(), String>> {
+    match upstream.probe(url, role, "/health", WITHIN).await {
+        Ok(status) if status.is_success() => Some(Ok(())),
+        Ok(status) => Some(Err(format!("GET /health answers with status {}", status.as_u16()))),
+        Err(SendError::NoFiles) => None,
+        Err(error) => Some(Err(error.to_string())),
     }
 }
 

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::discover::Source;
+pub use crate::servers::Policy;
 use crate::strict;
 use crate::target::{AllowList, ServerUrl};
 use crate::telemetry::Otlp;
+pub use crate::tls::UpstreamTls;
 
 /// The settings of one sidecar or proxy.
 #[derive(Debug, Clone)]
@@ -153,18 +155,6 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// The policy for choosing among several servers of a role.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Policy {
-    /// Takes the servers in turn.
-    #[default]
-    RoundRobin,
-    /// Takes the server with the fewest tokens in flight.
-    LeastLoaded,
-    /// Takes the server that a hash of the prompt's beginning selects, unless it is much busier than others.
-    Prefix,
-}
-
 /// The way in which the KV cache is transferred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KvConnector {
@@ -206,19 +196,6 @@ pub struct ServingTls {
     pub folder: Option<PathBuf>,
     /// Authorities in PEM, one of which has to sign each client's certificate; `None` requires no client certificate.
     pub client_ca: Option<PathBuf>,
-}
-
-/// The check of servers' certificates, and our own client certificate.
-#[derive(Debug, Clone, Default)]
-pub struct UpstreamTls {
-    /// Do not check the certificates of prefill servers.
-    pub skip_verify_prefill: bool,
-    /// Do not check the certificates of decode servers.
-    pub skip_verify_decode: bool,
-    /// The authorities that sign servers' certificates, in PEM; `None` uses those of the operating system.
-    pub ca: Option<PathBuf>,
-    /// The client certificate's chain and key, in PEM.
-    pub client: Option<(PathBuf, PathBuf)>,
 }
 
 /// Limits for time and memory.

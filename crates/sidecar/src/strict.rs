@@ -10,11 +10,13 @@
 //! | `head` | reads the lines of one head |
 //! | `chunks` | reads the lines between the chunks of a body, and its trailers |
 //! | `syntax` | which bytes may stand where |
+//! | `limits` | how much of each |
 //! | `refusal` | what a client is told |
 //! | `stream` | the connection that hyper reads, and what the service asks about it |
 
 mod chunks;
 mod head;
+mod limits;
 mod refusal;
 mod requests;
 mod stream;
@@ -27,19 +29,11 @@ mod tests;
 
 use std::time::Duration;
 
+pub(crate) use limits::*;
 pub(crate) use refusal::Refusal;
 use requests::{Next, Requests};
 pub(crate) use stream::{Stream, UnderWay, Upgrade, Verdict, Verdicts};
 
-pub(crate) const MAX_HEAD: usize = 128 << 10;
-pub(crate) const MAX_REQUEST_LINE: usize = 32 << 10;
-pub(crate) const MAX_HEADERS: usize = 256;
-/// The most bytes of a header's name. hyper's own limit is far above this one.
-pub(crate) const MAX_NAME: usize = 256;
-pub(crate) const MAX_CHUNK_LINE: usize = 256;
-/// The most bytes of all chunk extensions of a body, and of all its trailers. hyper gives up at twice as much.
-pub(crate) const MAX_CHUNK_EXTRAS: usize = 8 << 10;
-pub(crate) const MAX_TRAILERS: usize = 64;
 /// The default time limit for a head, from its first byte; for the first head of a connection, from its acceptance.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest pause between two requests of a connection.

@@ -19,6 +19,7 @@ use thiserror::Error;
 
 pub(crate) use serving::Serving;
 pub(crate) use upstream::Upstream;
+pub use upstream::UpstreamTls;
 
 /// A reason why certificates cannot be used.
 #[derive(Debug, Error)]

@@ -5,6 +5,7 @@
 
 mod body;
 mod connection;
+mod outgoing;
 mod pool;
 mod validity;
 
@@ -24,8 +25,9 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 
-pub(crate) use self::body::{Answer, BodyError, Outgoing};
+pub(crate) use self::body::Answer;
 use self::connection::Connection;
+pub(crate) use self::outgoing::{BodyError, Outgoing};
 use self::pool::Pools;
 use crate::Role;
 use crate::target::{Host, ServerUrl};

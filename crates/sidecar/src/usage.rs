@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG};
 
-pub(crate) use self::encoding::Decoder;
+pub(crate) use self::encoding::{Decoder, Undecodable};
 use crate::json::Object;
 
 /// The number of cached prompt tokens, in the prefill server's spelling.
@@ -216,10 +216,6 @@ impl Rewriter {
         out.extend_from_slice(&line[text..]);
     }
 }
-
-/// The error for a compressed body that cannot be decoded or ends early.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Undecodable;
 
 /// Returns whether a text may contain a member named `usage`, perhaps with escapes.
 fn may_count(text: &[u8]) -> bool {

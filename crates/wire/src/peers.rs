@@ -15,7 +15,7 @@ use crate::action::{Action, CloseReason};
 use crate::context::{Context, Timer};
 use crate::ids::ConnId;
 use crate::lease::Holder;
-use crate::message::{Envelope, Hello, Message};
+use crate::message::{Envelope, Hello, Message, VERSIONS};
 use crate::moment::Moment;
 use crate::news::News;
 use crate::outcome::JobError;
@@ -235,7 +235,7 @@ impl Peers {
         };
         self.sessions.insert(conn, session);
         cx.after(cx.options.hello_wait, Timer::Hello(conn));
-        cx.send(conn, Message::Hello(greeting::hello(cx)));
+        cx.send(conn, Message::Hello(hello(cx)));
         true
     }
 
@@ -291,5 +291,19 @@ impl Peers {
         let was_up = known.is_some_and(|known| known.up.remove(&conn));
         let agent = session.agent;
         cx.tell(News::Lost { conn, agent, was_up });
+    }
+}
+
+/// Makes this agent's hello.
+fn hello(cx: &Context<impl Planner>) -> Hello {
+    let me = &cx.me;
+    Hello {
+        versions: VERSIONS,
+        cluster: me.cluster.clone(),
+        agent: me.agent.clone(),
+        incarnation: me.incarnation,
+        deployment: cx.deployment,
+        ranks: me.ranks.iter().copied().collect(),
+        codecs: cx.options.codecs.clone(),
     }
 }

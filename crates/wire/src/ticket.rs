@@ -122,7 +122,7 @@ impl Ticket {
         if mac(key, claims) != blake3::Hash::from_bytes(*sealed) {
             return Err(TicketError::Forged);
         }
-        Claims::decode(claims)
+        Claims::decode(claims)?.ok_or(TicketError::Encoding)
     }
 
     /// Returns the text, for the process that is to use the lease set. Never log it.

@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Meter, Took};
+use super::{Meter, Took, first, too_short};
 use crate::driver::{self, CuMemcpyBatchAsync};
 use crate::error::DeviceError;
 use crate::gpu::Gpu;
 use crate::memory::DeviceMemory;
 use crate::resources::{Pinned, Stream};
 use crate::sys::*;
-use transload_memory::{Access, CheckError, Side};
+use transload_memory::{Access, Side};
 use transload_plan::program::Program;
 
 /// Descriptors that are passed to the driver in a call. Its limit is not documented.
@@ -227,24 +227,9 @@ impl PinnedMemory {
     }
 }
 
-pub(super) fn first(memory: &DeviceMemory, bytes: u64, access: Access) -> Result<u64, DeviceError> {
-    if access == Access::ReadWrite && memory.access() == Access::Read {
-        return Err(CheckError::ReadOnly.into());
-    }
-    match memory.allocation(0) {
-        Some((address, len)) if bytes <= len => Ok(address),
-        Some((_, len)) => Err(too_short(bytes, len)),
-        None => Err(too_short(bytes, 0)),
-    }
-}
-
 fn needed(to_host: bool) -> Access {
     match to_host {
         true => Access::Read,
         false => Access::ReadWrite,
     }
-}
-
-fn too_short(len: u64, available: u64) -> DeviceError {
-    DeviceError::PastEnd { allocation: 0, len, available }
 }

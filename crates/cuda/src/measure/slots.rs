@@ -1,12 +1,13 @@
 //! Bytes that pass through slots of device memory, as in a device ring, but without checksums or agents.
 
 use super::{Meter, Took};
+use crate::crossing::{Bytes, Way};
 use crate::error::DeviceError;
-use crate::gpu::DEFAULT_MULTIPROCESSORS;
+use crate::launch::DEFAULT_MULTIPROCESSORS;
 use crate::memory::DeviceMemory;
 use crate::resources::{Buffer, Event};
 use crate::shuttle::Slots;
-use crate::stream::{DeviceStream, Way};
+use crate::stream::DeviceStream;
 use transload_memory::Side;
 use transload_plan::program::Program;
 

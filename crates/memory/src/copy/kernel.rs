@@ -5,59 +5,15 @@
 //! the end of every loop.
 
 use std::mem::MaybeUninit;
-use std::{ptr, slice};
+use std::slice;
 
+use self::row::Move;
+pub(crate) use self::row::{Row, Traffic};
 use super::checksum;
 
+mod row;
 #[cfg(target_arch = "x86_64")]
 mod x86;
-
-/// Chunks of one length, at equal distances at both ends.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Row {
-    pub(crate) src: *const u8,
-    pub(crate) dst: *mut u8,
-    /// Bytes from one chunk to the next.
-    pub(crate) src_stride: usize,
-    pub(crate) dst_stride: usize,
-    /// Bytes of a chunk; never 0.
-    pub(crate) run: usize,
-    /// The number of chunks; never 0.
-    pub(crate) count: usize,
-}
-
-impl Row {
-    #[inline(always)]
-    fn each(&self, mut chunk: impl FnMut(*const u8, *mut u8)) {
-        let (mut src, mut dst) = (self.src, self.dst);
-        for _ in 0..self.count {
-            chunk(src, dst);
-            src = src.wrapping_add(self.src_stride);
-            dst = dst.wrapping_add(self.dst_stride);
-        }
-    }
-
-    /// # Safety
-    /// The chunks can be read at the source and written at the destination.
-    unsafe fn copy(&self) {
-        if self.src_stride == self.run && self.dst_stride == self.run {
-            // SAFETY: the caller vouches for all chunks, here and below.
-            unsafe { ptr::copy(self.src, self.dst, self.run * self.count) };
-        } else {
-            // SAFETY: as above.
-            self.each(|src, dst| unsafe { ptr::copy(src, dst, self.run) });
-        }
-    }
-}
-
-/// A kernel: it moves the first `count` of `rows`, in program order; the others only show what comes next. It takes the
-/// state of a CRC-32C, and returns it with the bytes added if it is a summing kernel.
-///
-/// # Safety
-/// `count <= rows.len()`. Every chunk of the first `count` rows can be read at its source and written at its
-/// destination, which do not overlap unless this is [`Kernel::Portable`]. No other byte is accessed (prefetching an
-/// address never faults). The machine has the features that [`Kernel::available`] requires.
-pub(crate) type Move = unsafe fn(rows: &[Row], count: usize, sum: u32) -> u32;
 
 /// The kind of instructions that copy.
 ///
@@ -106,19 +62,6 @@ impl Kernel {
             Self::Avx512 => "avx512",
         }
     }
-}
-
-/// The source and the use of moved bytes, which decides how the caches are used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Traffic {
-    /// From memory to memory, neither of which is used again soon: prefetch, and store around the caches.
-    Through,
-    /// From memory into a buffer that is used at once: prefetch, and store into the caches.
-    Fetch,
-    /// From a recently filled buffer into memory: store around the caches.
-    Place,
-    /// Few enough bytes that both ends are probably in the caches, and should stay there.
-    Near,
 }
 
 /// The total size from which stores go around the caches.

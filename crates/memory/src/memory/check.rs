@@ -4,7 +4,6 @@ use smallvec::SmallVec;
 use thiserror::Error;
 use transload_layout::Side;
 
-use super::{Access, Memory};
 use transload_plan::program::{ALLOCATION_BITS, Nest, Program, split_address};
 
 /// The reason why a program cannot run on a memory. Places and nests are indices into [`Program::placed`] and
@@ -39,19 +38,13 @@ pub enum CheckError {
     ReadOnly,
 }
 
-impl Memory {
-    /// Checks that every byte that `program` touches on `side` is in this memory, so that it can run without further
-    /// checks.
-    ///
-    /// It takes O(places + nests) if all allocations have one length (or strides between them are whole allocations),
-    /// O(places * allocations) at worst, and never O(chunks). A stride is a non-negative number: one that is meant to
-    /// go backwards is out of bounds.
-    ///
-    /// # Errors
-    /// The first [`CheckError`] that is found.
-    pub fn check(&self, program: &Program, side: Side) -> Result<(), CheckError> {
-        self.shared.extents.check(program, side, self.access())
-    }
+/// What copies may do with the bytes of a memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Only read them. Scatters into such a memory are refused.
+    Read,
+    /// Read and write them.
+    ReadWrite,
 }
 
 /// The lengths of a memory's allocations, for memory of any kind.
@@ -74,7 +67,7 @@ impl Extents {
         }
     }
 
-    /// Checks a program, as [`Memory::check`] does.
+    /// Checks a program, as [`Memory::check`](super::Memory::check) does.
     pub fn check(&self, program: &Program, side: Side, access: Access) -> Result<(), CheckError> {
         if side == Side::Destination && access == Access::Read {
             return Err(CheckError::ReadOnly);

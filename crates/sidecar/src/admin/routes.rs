@@ -14,8 +14,8 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use serde_json::json;
 
-use super::Source;
 use super::scrape::Scraper;
+use super::source::Source;
 
 const PAGE: &str = include_str!("page.html");
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, stream};
 
-use super::Source;
+use super::source::Source;
 use crate::observe::{ServerStatus, Transfers};
 
 /// The shortest time between two rounds.

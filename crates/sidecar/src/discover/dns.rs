@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::{Found, MOST_SERVERS};
+use super::found::{Found, MOST_SERVERS};
 use crate::Role;
 use crate::target::{Host, ServerUrl, Target};
 

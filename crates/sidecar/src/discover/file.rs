@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use thiserror::Error;
 
-use super::Found;
+use super::found::Found;
 use crate::Role;
 use crate::target::{ServerUrl, ServerUrlError};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use thiserror::Error;
 
-use super::{Found, MOST_SERVERS};
+use super::found::{Found, MOST_SERVERS};
 use crate::Role;
 use crate::etcd::{Change, Client, Cluster, EtcdError, LEASE, Pair, WatchAnswer};
 use crate::target::{ServerUrl, ServerUrlError};

@@ -8,9 +8,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::file::Watched;
+use super::found::MOST_SERVERS;
 use super::keys::Keys;
 use super::*;
 use crate::etcd::{Change, ChangeEvent, Pair, WatchAnswer};
+use crate::target::ServerUrl;
 use crate::warnings::Warnings;
 
 fn servers() -> Arc<Servers> {

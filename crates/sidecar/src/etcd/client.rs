@@ -12,9 +12,8 @@ use thiserror::Error;
 use super::Cluster;
 use super::answers::{Done, LeaseAnswer, Message, RangeAnswer, Refusal, WatchAnswer, encoded};
 use crate::Role;
-use crate::settings::UpstreamTls;
 use crate::target::ServerUrl;
-use crate::tls::{self, TlsError};
+use crate::tls::{self, TlsError, UpstreamTls};
 use crate::upstream::{Answer, Outgoing, SendError, Upstream};
 
 /// The time limits for a connection and for a whole call. A lease outlives three calls without an answer.

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use memchr::memmem;
 
-use super::incoming::{is_container, is_param, steers};
+use super::params::{is_container, is_param, steers};
 
 /// The most bytes of a part's headers, and of a field that is read.
 const MOST_HEAD: usize = 8 << 10;

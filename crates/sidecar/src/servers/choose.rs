@@ -1,9 +1,20 @@
 //! The choice of a server by policy.
 
+use super::entry::Entry;
 use super::prefix::hash;
-use super::table::Entry;
-use crate::settings::Policy;
 use crate::target::ServerUrl;
+
+/// The policy for choosing among several servers of a role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// Takes the servers in turn.
+    #[default]
+    RoundRobin,
+    /// Takes the server with the fewest tokens in flight.
+    LeastLoaded,
+    /// Takes the server that a hash of the prompt's beginning selects, unless it is much busier than others.
+    Prefix,
+}
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted<'a> {

@@ -7,18 +7,12 @@ use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::{Servers, log_change};
+use super::{Servers, ask, log_change};
 use crate::Role;
 use crate::target::ServerUrl;
-use crate::upstream::{SendError, Upstream};
+use crate::upstream::Upstream;
 
 const EVERY: Duration = Duration::from_secs(1);
-
-/// The time that a probe waits for its answer. In vLLM and SGLang the loop that answers `/health` also reads prompts
-/// and writes tokens. A busy server may take many seconds, and if it were left out for that, its load would fall on
-/// others that are as busy. llm-d gives its own probes 15 s. A server that is gone refuses the connection, and one
-/// whose engine has died answers 503, both at once. So only a server that hangs is detected this late.
-const WITHIN: Duration = Duration::from_secs(15);
 
 /// Probes every known server each second, the first time at once, until the future is dropped.
 pub(crate) async fn probe_all(servers: Arc<Servers>, upstream: Upstream) {
@@ -27,17 +21,6 @@ pub(crate) async fn probe_all(servers: Arc<Servers>, upstream: Upstream) {
         async move { ask(&upstream, role, &url).await }
     };
     probe_with(servers, ask).await;
-}
-
-/// Probes one server. The error says why it is not well. Returns `None` if nothing was learned, since this process has
-/// no file descriptor.
-pub(super) async fn ask(upstream: &Upstream, role: Role, url: &ServerUrl) -> Option<Result<(), String>> {
-    match upstream.probe(url, role, "/health", WITHIN).await {
-        Ok(status) if status.is_success() => Some(Ok(())),
-        Ok(status) => Some(Err(format!("GET /health answers with status {}", status.as_u16()))),
-        Err(SendError::NoFiles) => None,
-        Err(error) => Some(Err(error.to_string())),
-    }
 }
 
 async fn probe_with<F>(servers: Arc<Servers>, ask: impl Fn(Role, ServerUrl) -> F)

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::choose::{Wanted, choose};
+use super::choose::{Policy, Wanted, choose};
+use super::entry::Entry;
 use super::health::Health;
 use crate::Role;
-use crate::observe::{ServerState, ServerStatus};
-use crate::settings::Policy;
+use crate::observe::ServerStatus;
 use crate::target::ServerUrl;
 
 /// The most servers that are known only because requests have named them. The idle one that was used least recently is
@@ -41,41 +41,6 @@ struct Servers {
     entries: HashMap<ServerUrl, Entry>,
     /// The number of the server that was chosen last.
     last: u64,
-}
-
-#[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) url: ServerUrl,
-    /// The server's number, in order of arrival.
-    pub(super) number: u64,
-    /// The origins that name the server, indexed by [`Origin`].
-    named: [bool; 2],
-    /// A request has named the server.
-    by_request: bool,
-    pub(super) in_flight: u64,
-    pub(super) tokens: u64,
-    requests: u64,
-    failures: u64,
-    health: Health,
-    used: Option<Instant>,
-}
-
-impl Entry {
-    fn is_named(&self) -> bool {
-        self.named.contains(&true)
-    }
-
-    fn is_over(&self) -> bool {
-        !self.is_named() && !self.by_request && self.in_flight == 0
-    }
-
-    pub(super) fn take(&mut self, tokens: u64, now: Instant) {
-        self.health.asked(now);
-        self.in_flight += 1;
-        self.tokens = self.tokens.saturating_add(tokens);
-        self.requests += 1;
-        self.used = Some(now);
-    }
 }
 
 impl Table {
@@ -317,28 +282,5 @@ impl Table {
             status.misfits.sort_unstable_by_key(ToString::to_string);
         }
         all
-    }
-}
-
-impl Entry {
-    fn status(&self, role: Role) -> ServerStatus {
-        let state = if !self.is_named() && !self.by_request {
-            ServerState::Draining
-        } else if self.health.is_down() {
-            ServerState::Down
-        } else if self.health.is_open() {
-            ServerState::Open
-        } else {
-            ServerState::Up
-        };
-        ServerStatus {
-            url: self.url.clone(),
-            role,
-            state,
-            in_flight: self.in_flight,
-            requests: self.requests,
-            failures: self.failures,
-            misfits: Vec::new(),
-        }
     }
 }

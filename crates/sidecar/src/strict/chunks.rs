@@ -1,7 +1,8 @@
 //! A chunked body: the lines between its chunks, and its trailers (RFC 9112 section 7.1).
 
 use super::head::BARE_CR;
-use super::{MAX_CHUNK_EXTRAS, MAX_CHUNK_LINE, MAX_TRAILERS, Refusal, syntax};
+use super::limits::{MAX_CHUNK_EXTRAS, MAX_CHUNK_LINE, MAX_TRAILERS};
+use super::{Refusal, syntax};
 
 #[derive(Debug, Default)]
 pub(super) struct Chunks {

@@ -2,7 +2,8 @@
 
 use http::StatusCode;
 
-use super::{MAX_HEAD, MAX_HEADERS, MAX_REQUEST_LINE, Refusal, syntax};
+use super::limits::{MAX_HEAD, MAX_HEADERS, MAX_REQUEST_LINE};
+use super::{Refusal, syntax};
 
 /// The state of an incomplete head.
 ///

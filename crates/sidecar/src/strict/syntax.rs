@@ -44,7 +44,7 @@ pub(super) fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
             return Err(Refusal::bad("a header's name has a character that is not allowed in one"));
         }
     };
-    if name.len() > super::MAX_NAME {
+    if name.len() > super::limits::MAX_NAME {
         return Err(Refusal::new(
             http::StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             "a header's name has more than 256 bytes",

@@ -1,5 +1,6 @@
 //! TLS for servers.
 
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -12,7 +13,19 @@ use super::pem::{self, File};
 use super::renewed::Renewed;
 use super::{ALPN, TlsError, VERSIONS, provider};
 use crate::Role;
-use crate::settings::UpstreamTls;
+
+/// The check of servers' certificates, and our own client certificate.
+#[derive(Debug, Clone, Default)]
+pub struct UpstreamTls {
+    /// Do not check the certificates of prefill servers.
+    pub skip_verify_prefill: bool,
+    /// Do not check the certificates of decode servers.
+    pub skip_verify_decode: bool,
+    /// The authorities that sign servers' certificates, in PEM; `None` uses those of the operating system.
+    pub ca: Option<PathBuf>,
+    /// The client certificate's chain and key, in PEM.
+    pub client: Option<(PathBuf, PathBuf)>,
+}
 
 pub(crate) struct Upstream(Renewed<Trust>);
 

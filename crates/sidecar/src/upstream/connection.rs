@@ -15,7 +15,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::Outgoing;
+use super::outgoing::Outgoing;
 use crate::socket::Peer;
 
 /// The most headers that a server's answer may have.

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use flate2::write::{MultiGzDecoder, ZlibDecoder};
 use http::HeaderValue;
 
-use super::Undecodable;
+/// The error for a compressed body that cannot be decoded or ends early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Undecodable;
 
 /// A decoder for `gzip` and `deflate`. Other encodings are not supported: servers were asked for none at all.
 pub(crate) enum Decoder {

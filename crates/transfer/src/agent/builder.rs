@@ -7,8 +7,9 @@ use std::sync::Arc;
 use thiserror::Error;
 use transload_layout::Deployment;
 
+use super::client;
 use super::deployments::{Deployments, canonical};
-use super::driver::{self, Memories, Setup};
+use super::driver::{Memories, Setup};
 use super::handle::{Agent, AgentInfo};
 use super::options::AgentOptions;
 use crate::data::Region;
@@ -206,7 +207,7 @@ impl Builder {
         };
         let deployments = Deployments::new(self.deployment.clone());
         let machine = Machine::new(me, self.options.wire.clone(), deployments)?;
-        let (client, dropped) = driver::start(Setup {
+        let (client, dropped) = client::start(Setup {
             machine,
             endpoints: endpoints.clone(),
             memories: self.memories,
@@ -222,13 +223,17 @@ impl Builder {
 }
 
 /// Returns the path through device memory, if all memories are on one GPU.
+#[cfg(feature = "cuda")]
 fn path_on_one_gpu(memories: &Memories) -> Option<Box<dyn Provider>> {
     let mut regions = memories.values().flat_map(|groups| groups.iter());
-    let first = regions.next()?;
-    match regions.all(|region| region.device() == first.device()) {
-        true => first.path(),
-        false => None,
-    }
+    let gpu = regions.next()?.later::<transload_cuda::DeviceMemory>()?.gpu();
+    let all = regions.all(|region| region.device() == Some(gpu.ordinal()));
+    all.then(|| Box::new(crate::path::device_ring::carrier::DeviceRing::new(gpu)) as Box<dyn Provider>)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn path_on_one_gpu(_: &Memories) -> Option<Box<dyn Provider>> {
+    None
 }
 
 /// Checks the memories of a rank's groups: one for each group, with as many allocations as the layout has, each long

@@ -26,16 +26,14 @@ use self::promises::Promises;
 use self::shutdown::{NEVER, Shutdown};
 pub(super) use self::transfers::Memories;
 use self::transfers::Transfers;
-use super::client::{Client, Command};
 use super::deployments::Deployments;
 use super::error::TransferError;
-use super::lease::LeaseOutcome;
 use super::metrics::Counters;
 use super::options::AgentOptions;
+use super::outcome::{JobLabel, JobResult, LeaseOutcome};
 use super::promise::Handle;
 use super::renewal;
 use super::request::Blocks;
-use super::transfer::{JobLabel, JobResult};
 use crate::data::{SendError, SendEvent};
 use crate::identity::Renewals;
 use crate::path::carrier::Provider;
@@ -47,6 +45,7 @@ use transload_wire::internal::negotiation::{Ending, Report, Way};
 use transload_wire::{Action, BlocksOf, ConnId, Flow, JobError, Machine, Moment, Path, PlanAsk};
 
 mod background;
+mod bound;
 mod calls;
 mod carriers;
 mod connections;
@@ -71,17 +70,8 @@ pub(super) struct Setup {
     pub(super) renewals: Option<Renewals>,
 }
 
-/// Starts a driver on the control thread. Returns a client for commands, and a sender for dropped handles.
-pub(super) fn start(setup: Setup) -> (Client, mpsc::UnboundedSender<Handle>) {
-    let (client, commands) = Client::new();
-    let (handles, dropped) = mpsc::unbounded_channel();
-    let (control, driving) = (setup.endpoints.clone(), handles.clone());
-    control.spawn_control(async move {
-        let (driver, inbox) = Driver::new(setup, driving, commands, dropped);
-        driver.run(inbox).await;
-    });
-    (client, handles)
-}
+/// A command of a user, which runs on the driver's own task.
+pub(super) type Command = Box<dyn FnOnce(&mut Driver) + Send>;
 
 pub(super) struct Driver {
     pub(super) machine: Machine<Deployments>,
@@ -99,7 +89,7 @@ pub(super) struct Driver {
     shutdown: Shutdown,
 }
 
-struct Inbox {
+pub(super) struct Inbox {
     data: mpsc::UnboundedReceiver<DataEvent>,
     dropped: mpsc::UnboundedReceiver<Handle>,
     control: mpsc::Receiver<ControlEvent>,
@@ -108,7 +98,7 @@ struct Inbox {
 
 impl Driver {
     /// Must be called inside the runtime of the control thread.
-    fn new(
+    pub(super) fn new(
         setup: Setup,
         handles: mpsc::UnboundedSender<Handle>,
         commands: mpsc::Receiver<Command>,
@@ -148,7 +138,7 @@ impl Driver {
         (driver, inbox)
     }
 
-    async fn run(mut self, mut inbox: Inbox) {
+    pub(super) async fn run(mut self, mut inbox: Inbox) {
         let mut look = interval(self.look);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -219,7 +209,7 @@ impl Driver {
     }
 
     /// Tells the machine which ranks' memory is lost.
-    fn look_for_losses(&mut self) {
+    pub(super) fn look_for_losses(&mut self) {
         let now = self.now();
         for rank in self.transfers.lost() {
             self.machine.device_lost(now, rank);

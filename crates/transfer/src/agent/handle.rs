@@ -12,9 +12,10 @@ use super::driver::Driver;
 use super::error::{AgentGone, LeaseOpenError, NoticeError, TransferError};
 use super::lease::{Lease, LeaseControl};
 use super::metrics::AgentMetrics;
+use super::outcome::{JobLabel, PullReport};
 use super::promise::Handle;
 use super::request::{LeaseRequest, PullRequest, PushRequest};
-use super::transfer::{JobLabel, PullReport, Transfer};
+use super::transfer::Transfer;
 use crate::identity::{Identity, RenewalError};
 use crate::quic::{CloseCode, Endpoints};
 use transload_layout::{Deployment, Rank, Side};
@@ -168,7 +169,7 @@ impl Agent {
         let opened = self.client.ask(move |driver| {
             let opened = driver.lease(spec, blocks, claimed, keeper)?;
             if awaited {
-                Driver::prefill_after(Handle::Lease(key), &after, later);
+                later.prefill_after(Handle::Lease(key), &after);
             }
             Ok::<_, OpenError<_>>(opened)
         });
@@ -293,7 +294,7 @@ impl Agent {
         let started = self.client.ask(move |driver| {
             let started = driver.start(spec, blocks, label, keeper)?;
             if awaited {
-                Driver::prefill_after(Handle::Job(started.0), &after, later);
+                later.prefill_after(Handle::Job(started.0), &after);
             }
             Ok::<_, JobError>(started)
         });

@@ -9,22 +9,11 @@ use super::after::After;
 use super::client::Client;
 use super::driver::Driver;
 use super::error::{AgentGone, LeaseEndError, LeaseUseError};
+use super::outcome::{LeaseEnded, LeaseOutcome};
 use super::promise::{CancelOnDrop, Handle};
 #[cfg(doc)]
 use super::request::LeaseRequest;
-use transload_plan::Tables;
-use transload_wire::{LeaseEnd, LeaseError, LeaseKey};
-
-/// The end of a lease: the reason, and the blocks, which nothing touches any more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaseOutcome {
-    /// The reason.
-    pub end: LeaseEnd,
-    /// The blocks of the lease.
-    pub tables: Tables,
-}
-
-pub(super) type LeaseEnded = Result<LeaseOutcome, LeaseEndError>;
+use transload_wire::{LeaseError, LeaseKey};
 
 /// A lease: the promise to keep blocks unchanged until it has [`ended`](Self::ended).
 ///
@@ -101,7 +90,7 @@ impl LeaseControl {
     pub async fn ready_after(&self, after: After, layer: u32, tokens: u64) -> Result<(), AgentGone> {
         let (key, later) = (self.key, self.client.later());
         let ready = move |driver: &mut Driver| drop(driver.machine.ready(key, layer, tokens));
-        self.client.tell(move |_| Driver::tell_after(Handle::Lease(key), &after, later, ready)).await
+        self.client.tell(move |_| later.tell_after(Handle::Lease(key), &after, ready)).await
     }
 
     /// Reports that the prefill is over: everything may be read and committed.
@@ -118,7 +107,7 @@ impl LeaseControl {
     /// [`AgentGone`].
     pub async fn finish_prefill_after(&self, after: After) -> Result<(), AgentGone> {
         let (lease, later) = (Handle::Lease(self.key), self.client.later());
-        self.client.tell(move |_| Driver::prefill_after(lease, &after, later)).await
+        self.client.tell(move |_| later.prefill_after(lease, &after)).await
     }
 
     /// Extends the lease to at least `ttl` from now.

@@ -6,28 +6,12 @@ use super::after::After;
 use super::client::Client;
 use super::driver::Driver;
 use super::error::{AgentGone, TransferError};
+use super::outcome::{JobResult, PullReport, Started};
 use super::promise::{CancelOnDrop, Handle};
 #[cfg(doc)]
 use super::request::PullRequest;
 use transload_layout::Rank;
-use transload_plan::content::ContentDigest;
-use transload_plan::ids::{Direction, LeaseSetId};
-use transload_wire::{JobId, JobReport};
-
-/// The result of a successful pull or push.
-pub type PullReport = JobReport;
-
-pub(super) type JobResult = Result<PullReport, TransferError>;
-
-pub(super) type Started = (JobId, CancelOnDrop<JobResult>);
-
-/// Identifies a pull or a push in counters and logs.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct JobLabel {
-    pub(super) direction: Direction,
-    pub(super) set: LeaseSetId,
-    pub(super) content: ContentDigest,
-}
+use transload_wire::JobId;
 
 /// A pull or push in progress.
 ///
@@ -98,7 +82,7 @@ impl TransferControl {
     pub async fn ready_after(&self, after: After, rank: Rank, layer: u32, tokens: u64) -> Result<(), AgentGone> {
         let (job, later) = (self.job, self.client.later());
         let ready = move |driver: &mut Driver| driver.machine.job_ready(job, rank, layer, tokens);
-        self.client.tell(move |_| Driver::tell_after(Handle::Job(job), &after, later, ready)).await
+        self.client.tell(move |_| later.tell_after(Handle::Job(job), &after, ready)).await
     }
 
     /// Reports that everything is computed. Used by pushes that are not prefilled.
@@ -117,7 +101,7 @@ impl TransferControl {
     /// [`AgentGone`].
     pub async fn finish_prefill_after(&self, after: After) -> Result<(), AgentGone> {
         let (job, later) = (Handle::Job(self.job), self.client.later());
-        self.client.tell(move |_| Driver::prefill_after(job, &after, later)).await
+        self.client.tell(move |_| later.prefill_after(job, &after)).await
     }
 
     /// Cancels the transfer. [`finish`](Transfer::finish) returns when nothing touches the blocks any more.

@@ -8,8 +8,8 @@ use std::{
 
 use super::{
     fence::Inside,
+    later::{LaterStream, Room},
     operation::{Operation, RegionError},
-    region::{LaterStream, Room},
     shared::Stretch,
 };
 

@@ -9,13 +9,12 @@ use super::{
     error::ReceiveError,
     fence::Inside,
     intake::Intake,
+    later::{Later, LaterStream, Room},
     operation::{Operation, RegionError},
-    region::{Later, LaterStream, Region, RegionCursor, Room},
+    region::{Region, RegionCursor},
     route_bytes::RouteCursor,
     shared::{Registration, Stretch},
 };
-use crate::path::carrier::Provider;
-use crate::path::device_ring::carrier::DeviceRing;
 use transload_cuda::internal::crossing::DmaBuffer;
 use transload_cuda::internal::pool::{Held, PIECE};
 use transload_cuda::internal::queue::Told;
@@ -76,10 +75,6 @@ impl Later for DeviceMemory {
         // SAFETY: the caller vouches for the bytes.
         let registered = unsafe { self.gpu().register(start, len, mapping)? };
         Ok(Box::new(registered))
-    }
-
-    fn path(&self) -> Option<Box<dyn Provider>> {
-        Some(Box::new(DeviceRing::new(self.gpu())))
     }
 }
 

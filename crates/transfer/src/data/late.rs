@@ -13,8 +13,9 @@ use tokio::sync::watch;
 
 use super::{
     fence::Inside,
+    later::{Later, LaterStream, Room},
     operation::{Operation, RegionError},
-    region::{Later, LaterStream, Region, Room},
+    region::Region,
     shared::{Registration, Stretch},
 };
 use transload_memory::Memory;

@@ -47,6 +47,7 @@ mod intake;
 mod landing;
 #[cfg(test)]
 pub(crate) mod late;
+mod later;
 #[cfg_attr(not(any(test, feature = "cuda")), expect(dead_code, reason = "host memory is done when a call returns"))]
 mod operation;
 mod options;

@@ -2,19 +2,21 @@
 //!
 //! Agents need four operations: the lengths of its allocations, laying a program over it, gathering the program's next
 //! bytes into a buffer, and scattering bytes from one. Host memory has finished when the call returns. Memory that
-//! takes longer is a [`Later`]: it returns an [`Operation`], which holds up the fence of its transfer until it is done.
+//! takes longer is a [`Later`].
 
-use std::{any::Any, fmt::Debug, ops::Range, ptr::NonNull, sync::Arc};
+#[cfg(feature = "cuda")]
+use std::any::Any;
+use std::{ops::Range, sync::Arc};
 
 use tokio::sync::watch;
 
 use super::{
     ahead::LaterCursor,
     fence::Inside,
+    later::{Later, LaterStream},
     operation::{Operation, RegionError},
-    shared::{Registration, Stretch},
+    shared::SharedMemory,
 };
-use crate::path::carrier::Provider;
 use transload_memory::Memory;
 use transload_memory::copy::{Crc32c, Cursor, MemoryStream, StreamError};
 use transload_plan::program::StreamProgram;
@@ -27,66 +29,6 @@ pub struct Region(Kind);
 enum Kind {
     Host(Memory),
     Later(Arc<dyn Later>),
-}
-
-/// Memory that works asynchronously: operations continue after the call returns.
-pub(crate) trait Later: Debug + Send + Sync {
-    /// Returns the length of each allocation in bytes.
-    fn extents(&self) -> Vec<u64>;
-
-    /// Returns the ordinal of the GPU that holds it, if any.
-    fn device(&self) -> Option<u32> {
-        None
-    }
-
-    /// Lays a program over it.
-    fn bind(&self, program: StreamProgram) -> Result<Arc<dyn LaterStream>, RegionError>;
-
-    /// Returns a channel that becomes true, for good, when the memory is lost.
-    fn lost(&self) -> watch::Receiver<bool>;
-
-    /// Registers host memory so that its device can access it, until the result is dropped.
-    ///
-    /// # Safety
-    /// The bytes stay valid for as long as `mapping` exists.
-    unsafe fn register(
-        &self,
-        start: NonNull<u8>,
-        len: usize,
-        mapping: Arc<dyn Any + Send + Sync>,
-    ) -> Result<Registration, RegionError>;
-
-    /// Returns the path between agents whose memory is all on its GPU, if it is on one.
-    fn path(&self) -> Option<Box<dyn Provider>> {
-        None
-    }
-}
-
-/// A program laid over such memory. Ranges are positions in the program's stream.
-pub(crate) trait LaterStream: Any + Debug + Send + Sync {
-    fn bytes(&self) -> u64;
-
-    /// Gathers at most [`WINDOW`](super::ahead::WINDOW) bytes. The returned buffer is `into`, and contains just them.
-    fn gather(&self, range: Range<u64>, into: Vec<u8>, inside: &Inside) -> Operation<Vec<u8>>;
-
-    /// Requests room for bytes that are to be scattered. Rooms are few, so its holder must wait neither for another one
-    /// nor for a peer.
-    fn room(&self, inside: &Inside) -> Operation<Box<dyn Room>>;
-
-    /// Gathers bytes from a position on until the shared memory is full. The memory is released before the operation is
-    /// done.
-    fn gather_into(&self, position: u64, into: Stretch, inside: &Inside) -> Operation<()>;
-
-    /// Scatters the bytes of shared memory from a position on. The memory is released before the operation is done.
-    fn scatter_from(&self, position: u64, from: Stretch, inside: &Inside) -> Operation<()>;
-}
-
-/// Host memory through which bytes pass on their way to a stream.
-pub(crate) trait Room: Debug + Send {
-    fn bytes(&mut self) -> &mut [u8];
-
-    /// Scatters its first `len` bytes from a position on.
-    fn scatter(self: Box<Self>, position: u64, len: usize, inside: &Inside) -> Operation<()>;
 }
 
 impl From<Memory> for Region {
@@ -135,29 +77,12 @@ impl Region {
         }
     }
 
-    /// Registers host memory so that the region's device can access it, until the result is dropped. `None` if the
-    /// region is not on a device.
-    ///
-    /// # Safety
-    /// The bytes stay valid for as long as `mapping` exists.
-    pub(crate) unsafe fn register(
-        &self,
-        start: NonNull<u8>,
-        len: usize,
-        mapping: Arc<dyn Any + Send + Sync>,
-    ) -> Option<Result<Registration, RegionError>> {
+    /// Returns the memory that works asynchronously, if it is of this type.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn later<T: Later>(&self) -> Option<&T> {
         match &self.0 {
             Kind::Host(_) => None,
-            // SAFETY: the caller vouches for the bytes.
-            Kind::Later(memory) => Some(unsafe { memory.register(start, len, mapping) }),
-        }
-    }
-
-    /// Returns the path between agents whose memory is all on its GPU, if it is on one.
-    pub(crate) fn path(&self) -> Option<Box<dyn Provider>> {
-        match &self.0 {
-            Kind::Host(_) => None,
-            Kind::Later(memory) => memory.path(),
+            Kind::Later(memory) => (memory.as_ref() as &dyn Any).downcast_ref(),
         }
     }
 
@@ -167,6 +92,34 @@ impl Region {
             Kind::Host(memory) => RegionStream::Host(MemoryStream::new(program, memory.clone())?),
             Kind::Later(memory) => RegionStream::Later(memory.bind(program)?),
         })
+    }
+}
+
+impl SharedMemory {
+    /// Registers the memory once, for all devices, with the first driver of these regions' devices that accepts it. It
+    /// takes as long as pinning every page.
+    ///
+    /// # Errors
+    /// The error of the first driver, if none accepts it. Then bytes pass through the devices' own buffers.
+    pub(crate) fn register(&self, regions: &[Region]) -> Result<(), RegionError> {
+        let Some(mapping) = &self.mapping else {
+            return Ok(());
+        };
+        let mut refused = Ok(());
+        for region in regions {
+            let Kind::Later(memory) = &region.0 else {
+                continue;
+            };
+            // SAFETY: the bytes are the mapping's.
+            match unsafe { memory.register(self.start, self.len(), mapping.map.clone()) } {
+                Ok(registration) => {
+                    let _ = mapping.registration.set(registration);
+                    return Ok(());
+                }
+                Err(error) => refused = refused.and(Err(error)),
+            }
+        }
+        refused
     }
 }
 

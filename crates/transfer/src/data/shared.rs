@@ -9,27 +9,24 @@ use std::thread;
 
 use memmap2::MmapRaw;
 
-use super::operation::RegionError;
-use super::region::Region;
-
 /// Memory of a path. If it is registered with a device's driver, the device gathers into it and scatters from it
 /// directly.
 ///
 /// The other process can read and write it at any time, so its bytes are accessed through pointers only.
 pub(crate) struct SharedMemory {
-    start: NonNull<u8>,
+    pub(super) start: NonNull<u8>,
     len: usize,
     /// `None` only while this is being dropped.
-    mapping: Option<Mapping>,
+    pub(super) mapping: Option<Mapping>,
 }
 
 /// A registration, which lets a device access memory while it exists.
 pub(crate) type Registration = Box<dyn Any + Send + Sync>;
 
-struct Mapping {
-    registration: OnceLock<Registration>,
+pub(super) struct Mapping {
+    pub(super) registration: OnceLock<Registration>,
     /// Kept by a registration as well.
-    map: Arc<MmapRaw>,
+    pub(super) map: Arc<MmapRaw>,
 }
 
 // SAFETY: any thread may use the address while the mapping exists, which this value owns.
@@ -55,30 +52,6 @@ impl SharedMemory {
 
     pub(crate) fn len(&self) -> usize {
         self.len
-    }
-
-    /// Registers the memory once, for all devices, with the first driver of these regions' devices that accepts it. It
-    /// takes as long as pinning every page.
-    ///
-    /// # Errors
-    /// The error of the first driver, if none accepts it. Then bytes pass through the devices' own buffers.
-    pub(crate) fn register(&self, regions: &[Region]) -> Result<(), RegionError> {
-        let Some(mapping) = &self.mapping else {
-            return Ok(());
-        };
-        let mut refused = Ok(());
-        for region in regions {
-            // SAFETY: the bytes are the mapping's.
-            match unsafe { region.register(self.start, self.len, mapping.map.clone()) } {
-                Some(Ok(registration)) => {
-                    let _ = mapping.registration.set(registration);
-                    return Ok(());
-                }
-                Some(Err(error)) => refused = refused.and(Err(error)),
-                None => {}
-            }
-        }
-        refused
     }
 
     fn is_registered(&self) -> bool {

@@ -6,8 +6,8 @@ use rustls_pki_types::CertificateDer;
 use thiserror::Error;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use super::authority::Validity;
 use super::name::{PeerIdentity, SCHEME, UriError, authority_uri, parse_authority_uri};
+use super::validity::Validity;
 use transload_plan::ids::{ClusterName, ServiceName};
 
 /// The largest accepted certificate in bytes. Certificates of agents have about 500.

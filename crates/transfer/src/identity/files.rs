@@ -14,8 +14,7 @@ use super::{
     authority::{Authority, AuthorityError},
     certificate::MAX_CERTIFICATE_BYTES,
     pem,
-    proof::{Identity, IdentityError},
-    renewal::Renewals,
+    proof::{Identity, IdentityError, Renewals},
     ticket_secret::TicketSecret,
 };
 use transload_plan::ids::{NameError, ServiceName};

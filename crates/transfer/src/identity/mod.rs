@@ -29,12 +29,14 @@ mod renewal;
 mod tests;
 mod ticket_secret;
 pub(crate) mod tls;
+mod validity;
 
-pub use authority::{Authority, AuthorityError, Validity};
+pub use authority::{Authority, AuthorityError};
 pub(crate) use certificate::PeerIdentityError;
 pub use files::{IdentityFileError, names_in, open_keys};
 pub use name::{PeerIdentity, default_instance, new_incarnation, random_cluster_name};
+pub(crate) use proof::Renewals;
 pub use proof::{Identity, IdentityError};
 pub use renewal::RenewalError;
-pub(crate) use renewal::Renewals;
 pub use ticket_secret::TicketSecret;
+pub use validity::Validity;

@@ -1,17 +1,17 @@
 //! The credentials of an agent.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use thiserror::Error;
 
-use super::authority::Validity;
 use super::certificate::{self, PeerIdentityError};
 use super::name::PeerIdentity;
-use super::renewal::Renewals;
 use super::ticket_secret::TicketSecret;
 use super::tls;
+use super::validity::Validity;
 
 /// The credentials of an agent: its certificate and key, the certificates of its authorities, and the cluster's ticket
 /// key.
@@ -31,6 +31,14 @@ struct Inner {
     authorities: Vec<CertificateDer<'static>>,
     ticket_secret: TicketSecret,
     tls: tls::Configs,
+}
+
+/// The files that an identity was read from, and a digest of their contents.
+#[derive(Clone)]
+pub(crate) struct Renewals {
+    pub(super) dir: PathBuf,
+    pub(super) name: String,
+    pub(super) digest: [u8; 32],
 }
 
 /// The most trusted authorities: the current one, the previous one, and room for more.

@@ -1,11 +1,9 @@
 //! Certificates that are replaced while agents run.
 
-use std::path::PathBuf;
-
 use thiserror::Error;
 
 use super::files::{Contents, IdentityFileError};
-use super::proof::Identity;
+use super::proof::{Identity, Renewals};
 use transload_plan::ids::{ClusterName, ServiceName};
 
 /// The reason why an identity cannot replace another.
@@ -37,14 +35,6 @@ impl Identity {
             ours: (old.service.clone(), old.cluster.clone()),
         })
     }
-}
-
-/// The files that an identity was read from, and a digest of their contents.
-#[derive(Clone)]
-pub(crate) struct Renewals {
-    pub(super) dir: PathBuf,
-    pub(super) name: String,
-    pub(super) digest: [u8; 32],
 }
 
 impl Renewals {

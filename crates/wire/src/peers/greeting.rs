@@ -242,16 +242,3 @@ impl Peers {
         cx.tell(News::Up(agent, incarnation));
     }
 }
-
-pub(super) fn hello(cx: &Context<impl Planner>) -> Hello {
-    let me = &cx.me;
-    Hello {
-        versions: VERSIONS,
-        cluster: me.cluster.clone(),
-        agent: me.agent.clone(),
-        incarnation: me.incarnation,
-        deployment: cx.deployment,
-        ranks: me.ranks.iter().copied().collect(),
-        codecs: cx.options.codecs.clone(),
-    }
-}

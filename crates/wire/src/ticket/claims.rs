@@ -7,8 +7,6 @@ use transload_plan::Request;
 use transload_plan::codec::Codec;
 use transload_plan::ids::{AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Rank};
 
-use super::TicketError;
-
 pub(crate) const MAX_RANKS: usize = 1024;
 
 /// The longest host in a rank's address, in bytes: that of a DNS name.
@@ -139,12 +137,11 @@ impl Claims {
     }
 
     /// Decodes claims whose MAC has been checked. Decoding is strict nonetheless, so that a leaked key is not enough to
-    /// crash agents.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, TicketError> {
-        let (body, rest) = postcard::take_from_bytes::<Body>(bytes).map_err(|_| TicketError::Encoding)?;
-        if !rest.is_empty() {
-            return Err(TicketError::Encoding);
-        }
+    /// crash agents. Returns `None` for bytes that are not claims of this version.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Option<Self>, ClaimsError> {
+        let Ok((body, [])) = postcard::take_from_bytes::<Body>(bytes) else {
+            return Ok(None);
+        };
         let name = |index: u16| body.names.get(usize::from(index));
         let rank = |&(agent, port): &(u16, u16)| {
             let &(service, instance, host) = body.agents.get(usize::from(agent))?;
@@ -158,11 +155,13 @@ impl Claims {
         };
         if body.ranks.len() > MAX_RANKS {
             let found = body.ranks.len();
-            return Err(ClaimsError::Ranks { found }.into());
+            return Err(ClaimsError::Ranks { found });
         }
-        let ranks = body.ranks.iter().map(rank).collect::<Option<Vec<_>>>();
+        let Some(ranks) = body.ranks.iter().map(rank).collect() else {
+            return Ok(None);
+        };
         let claims = Self {
-            ranks: ranks.ok_or(TicketError::Encoding)?,
+            ranks,
             cluster: body.cluster,
             set: body.set,
             direction: body.direction,
@@ -174,7 +173,7 @@ impl Claims {
             audience: body.audience,
         };
         claims.check()?;
-        Ok(claims)
+        Ok(Some(claims))
     }
 
     /// Returns whether `agent` of `deployment` may use the ticket.

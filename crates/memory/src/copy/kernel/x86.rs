@@ -17,7 +17,7 @@ use std::arch::x86_64::{__m128i, __m256i, __m512i, _MM_HINT_ET0, _mm_prefetch, _
 use self::register::{LINE, Register, TURN, scrap};
 use self::scout::Scout;
 use self::sum::{Folded, NoSum, Stepped, Sum};
-use super::{Move, Row, Traffic};
+use super::row::{Move, Row, Traffic};
 
 mod register;
 mod scout;

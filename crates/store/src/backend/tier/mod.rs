@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `parts` | the grammar of its URI |
-//! | `one` | a tier: its store and its statistics |
+//! | `one`, `stats` | a tier: its store; its statistics |
 //! | `read` | reading from tier to tier, and promoting what was found |
 //! | `back` | copies that are made in the background |
 //! | `names` | the names of copies of manifests, and locks on manifests |
@@ -27,7 +27,9 @@ mod names;
 mod one;
 pub(crate) mod parts;
 mod read;
+mod stats;
 mod store;
 
-pub use one::{Tier, TierStats};
+pub use one::Tier;
+pub use stats::TierStats;
 pub use store::{TierStore, Write};

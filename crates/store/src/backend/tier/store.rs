@@ -7,7 +7,8 @@ use bytes::Bytes;
 
 use super::back::Back;
 use super::names::{copy_name, hold, is_free};
-use super::one::{Tier, TierStats};
+use super::one::Tier;
+use super::stats::TierStats;
 use crate::backend::{Backend, Inventory, Put, Revision};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;

@@ -7,12 +7,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::Driver;
-use crate::agent::after::After;
-use crate::agent::client::Later;
-use crate::agent::lease::LeaseEnded;
+use crate::agent::outcome::{JobLabel, LeaseEnded, Started};
 use crate::agent::promise::{CancelOnDrop, Handle};
 use crate::agent::request::{Blocks, Keeper};
-use crate::agent::transfer::{JobLabel, Started};
 use transload_wire::{JobError, JobSpec, LeaseSpec, NoticeId, NoticeOutcome, OpenError};
 
 impl Driver {
@@ -40,43 +37,6 @@ impl Driver {
         let job = started.map_err(|refused| *refused.error)?;
         self.counters.transfers(label.direction).begun += 1;
         Ok((job, self.promises.job(job, keeper, label)))
-    }
-
-    /// Runs `tell` for a lease or a push once a condition is met. If that becomes impossible, cancels the lease or the
-    /// push.
-    pub(in crate::agent) fn tell_after(
-        of: Handle,
-        after: &After,
-        later: Later,
-        tell: impl FnOnce(&mut Self) + Send + 'static,
-    ) {
-        let done = after.done();
-        tokio::spawn(async move {
-            let done = done.await;
-            let command = move |driver: &mut Self| match done {
-                Ok(()) => tell(driver),
-                Err(why) => {
-                    // Lost memory may be the cause, and is reported first.
-                    driver.look_for_losses();
-                    tracing::warn!(?of, why, "cancelled what can never be read");
-                    driver.cancel(of);
-                }
-            };
-            later.tell(command).await;
-        });
-    }
-
-    /// Finishes the prefill of a lease or a push once a condition is met.
-    pub(in crate::agent) fn prefill_after(of: Handle, after: &After, later: Later) {
-        Self::tell_after(of, after, later, move |driver| {
-            let now = driver.now();
-            match of {
-                // An error means that the lease is over.
-                Handle::Lease(key) => drop(driver.machine.finish_prefill(now, key)),
-                Handle::Job(job) => driver.machine.job_prefilled(now, job),
-                Handle::Agent => {}
-            }
-        });
     }
 
     /// Begins a notice, and returns the receiver of its outcome.

@@ -2,8 +2,8 @@
 
 use tokio::sync::oneshot;
 
+use super::bound::BoundRoute;
 use super::dial::DialError;
-use super::transfers::BoundRoute;
 use crate::data::{Landing, SendEvent};
 use crate::quic::ControlConnection;
 use transload_plan::Plan;

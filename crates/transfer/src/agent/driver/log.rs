@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 
 use crate::agent::error::TransferError;
-use crate::agent::transfer::JobLabel;
+use crate::agent::outcome::JobLabel;
 use transload_plan::content::ContentFingerprint;
 use transload_wire::message::Message;
 use transload_wire::{CloseReason, HelloRefusal, JobError, LeaseEnd, LeaseKey, Refusal};

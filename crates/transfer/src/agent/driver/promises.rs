@@ -9,10 +9,9 @@ use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::agent::error::LeaseEndError;
-use crate::agent::lease::LeaseEnded;
+use crate::agent::outcome::{JobLabel, JobResult, LeaseEnded};
 use crate::agent::promise::{CancelOnDrop, Handle, Promise, promise};
 use crate::agent::request::Keeper;
-use crate::agent::transfer::{JobLabel, JobResult};
 use crate::data::Fence;
 use transload_plan::ids::AgentId;
 use transload_wire::{JobId, LeaseKey, NoticeId, NoticeOutcome};

@@ -8,10 +8,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
 use super::background::Background;
+use super::bound::{BoundRoute, Unbound, bind};
 use super::event::DataEvent;
 use crate::agent::metrics::{Chunks, Counters, RouteUnderWay};
 use crate::agent::request::Blocks;
-use crate::data::{Fence, Landing, Outgoing, Region, RegionError, RouteBytes, RouteError};
+use crate::data::{Fence, Landing, Outgoing, Region};
 use transload_layout::{Rank, Side};
 use transload_plan::Plan;
 use transload_plan::ids::TransferId;
@@ -49,23 +50,6 @@ enum Moving {
 struct Binding {
     admitted: Vec<oneshot::Sender<Landing>>,
     task: AbortHandle,
-}
-
-pub(super) type BoundRoute = Result<(RouteBytes, Chunks), Unbound>;
-
-/// The reason why a route could not be bound.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Unbound {
-    pub(super) why: String,
-    /// Whether a stalled device is the reason.
-    pub(super) device_stalled: bool,
-}
-
-impl<E: ToString> From<E> for Unbound {
-    fn from(why: E) -> Self {
-        let (why, device_stalled) = (why.to_string(), false);
-        Self { why, device_stalled }
-    }
 }
 
 impl Drop for Binding {
@@ -395,28 +379,6 @@ impl UnderWay {
         let travelled = self.path.map(|path| (path, self.flow.bytes, &self.chunks));
         counters.route_landed(&self.counted, travelled);
     }
-}
-
-/// Binds a transfer's bytes to the memory of its rank.
-fn bind(flow: &Flow, plan: &Plan, side: Side, blocks: &Blocks, memory: &[Region]) -> BoundRoute {
-    let (src, dst) = match side {
-        Side::Source => (flow.rank, flow.peer_rank),
-        Side::Destination => (flow.peer_rank, flow.rank),
-    };
-    let route = plan.route(src, dst).ok_or_else(|| format!("ranks {src} and {dst} share nothing"))?;
-    let tables = plan.arrange(side, blocks)?;
-    let stream = plan.bind_stream(route, side, &tables)?;
-    let chunks = Chunks::of(&stream);
-    let bound = RouteBytes::new(stream, |group| memory.get(plan.group_of(side, group)).cloned());
-    let bound = bound.map_err(|error| Unbound {
-        device_stalled: matches!(error, RouteError::Region { source: RegionError::Stalled { .. }, .. }),
-        ..error.into()
-    })?;
-    if bound.bytes() != flow.bytes {
-        let (found, planned) = (bound.bytes(), flow.bytes);
-        return Err(format!("{found} bytes are bound, {planned} were planned").into());
-    }
-    Ok((bound, chunks))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 
-use super::super::Row;
+use super::super::row::Row;
 use super::register::{LINE, TURN};
 
 /// The distance of the scout in bytes.

@@ -9,11 +9,13 @@ use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::message::{self, decode_greeting, encode_greeting};
+use super::connection::{Connection, Limits};
+use super::error::HandoverError;
+use super::message::{self, Caches, decode_greeting, encode_greeting};
 use super::socket::{self, Packets};
-use super::{Caches, Connection, HandoverError, Limits, Token};
 use crate::path::ring::carrier::random_socket;
 use transload_wire::internal::ring::SocketName;
+use transload_wire::internal::ring::Token;
 
 /// A listening socket with a random name, served by a task of the runtime in which it was bound.
 ///

@@ -10,8 +10,9 @@
 use blake3::{Hash, keyed_hash};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{Caches, HandoverError, Token};
+use super::error::HandoverError;
 use transload_wire::internal::negotiation;
+use transload_wire::internal::ring::Token;
 
 /// The most bytes of a packet. The longest one is a greeting of 40.
 pub(super) const MAX_PACKET: usize = 256;
@@ -20,6 +21,15 @@ pub(super) const MAX_PACKET: usize = 256;
 pub(super) const MAX_DESCRIPTORS: usize = 16;
 
 const MAGIC: [u8; 8] = *b"tl-loc/2";
+
+/// The location of the caches of one side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caches {
+    /// All are in host memory.
+    OnHost,
+    /// Some or all are in device memory.
+    OnDevice,
+}
 
 /// Makes the first message of the connecting side: a proof that it holds the token, which also tells where its caches
 /// are. Comparing proofs takes constant time.

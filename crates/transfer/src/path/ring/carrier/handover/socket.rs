@@ -16,7 +16,7 @@ use rustix::net::{
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 
-use super::HandoverError;
+use super::error::HandoverError;
 use super::message::{MAX_DESCRIPTORS, MAX_PACKET};
 use transload_wire::internal::ring::SocketName;
 

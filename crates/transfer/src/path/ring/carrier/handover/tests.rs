@@ -1,12 +1,19 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::fs::SealFlags;
 
-use super::message::{decode_greeting, encode_greeting, hello, welcome};
+use super::connection::*;
+use super::message::{self, Answer, Offer, decode_greeting, encode_greeting, hello, welcome};
+use super::socket::Packets;
 use super::*;
+use crate::path::ring::carrier::memfd::{self, MemfdFault};
+use crate::path::ring::carrier::staging::RingShape;
 use crate::path::ring::carrier::{random_socket, random_token};
+use transload_wire::internal::negotiation::encode;
+use transload_wire::internal::ring::Token;
 
 fn limits() -> Limits {
     Limits { timeout: Duration::from_secs(20), ..Limits::default() }
