@@ -345,8 +345,7 @@ async fn an_answer_that_nobody_fetches_cancels() {
 
 #[tokio::test]
 async fn connections_that_nothing_needs_are_closed() {
-    let mut options = AgentOptions::default();
-    options.keep_idle = Duration::from_millis(10);
+    let mut options = AgentOptions { keep_idle: Duration::from_millis(10), ..AgentOptions::default() };
     options.wire.early_wait = Duration::from_millis(20);
     // Idle connections are looked for four times as often.
     options.wire.stall = Duration::from_secs(2);

@@ -74,8 +74,7 @@ async fn brings_every_byte_by_every_path() {
 /// Neither side needs the other for what has ended.
 #[tokio::test]
 async fn leaves_its_connection_to_idle() {
-    let mut options = AgentOptions::default();
-    options.keep_idle = Duration::from_millis(10);
+    let mut options = AgentOptions { keep_idle: Duration::from_millis(10), ..AgentOptions::default() };
     options.wire.early_wait = Duration::from_millis(20);
     // Idle connections are looked for four times as often.
     options.wire.stall = Duration::from_secs(1);

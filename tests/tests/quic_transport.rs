@@ -48,9 +48,7 @@ async fn connect(ip: IpAddr, options: [QuicOptions; 2]) -> Connected {
 }
 
 fn packets_of(bytes: u16) -> QuicOptions {
-    let mut options = QuicOptions::default();
-    options.lanes = 1;
-    options.udp_payload = Some(bytes);
+    let options = QuicOptions { lanes: 1, udp_payload: Some(bytes), ..QuicOptions::default() };
     options
 }
 
@@ -146,8 +144,7 @@ async fn an_ipv6_wildcard_serves_ipv4() {
 
 #[tokio::test]
 async fn lanes_carry_parts_at_once_both_ways() {
-    let mut options = QuicOptions::default();
-    options.lanes = 4;
+    let options = QuicOptions { lanes: 4, ..QuicOptions::default() };
     let connected = connect(Ipv4Addr::LOCALHOST.into(), [options.clone(), options]).await;
     assert_eq!(connected.lanes.len(), 4);
     let mut carrying = tokio::task::JoinSet::new();
@@ -167,9 +164,7 @@ async fn lanes_carry_parts_at_once_both_ways() {
 
 #[tokio::test]
 async fn small_kernel_buffers_are_lived_with() {
-    let mut options = QuicOptions::default();
-    options.lanes = 1;
-    options.socket_buffer = 64 << 10;
+    let options = QuicOptions { lanes: 1, socket_buffer: 64 << 10, ..QuicOptions::default() };
     let connected = connect(Ipv4Addr::LOCALHOST.into(), [options.clone(), options]).await;
     let [a, b] = &connected.lanes[0];
     timeout(PATIENCE, carry(a, b, contents(3, 20 << 20))).await.expect("hangs with small buffers");

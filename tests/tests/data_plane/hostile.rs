@@ -133,8 +133,7 @@ fn streams_that_are_not_as_announced_fail_with_their_fault() {
 #[test]
 fn strangers_are_stopped_and_write_nothing() {
     runtime().block_on(async {
-        let mut data = DataOptions::default();
-        data.header_timeout = Duration::from_millis(200);
+        let data = DataOptions { header_timeout: Duration::from_millis(200), ..DataOptions::default() };
         let pair = Pair::connect(1, QuicOptions::default(), &data).await;
         let sample = Sample::new(100, false, ("LBSHC", "LBHSC"));
         let mut transfer = pair.desk.expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
@@ -214,8 +213,7 @@ fn no_more_streams_are_let_in_than_allowed() {
 #[test]
 fn a_flood_of_streams_is_bounded() {
     runtime().block_on(async {
-        let mut data = DataOptions::default();
-        data.streams = 8;
+        let data = DataOptions { streams: 8, ..DataOptions::default() };
         let pair = Pair::connect(1, QuicOptions::default(), &data).await;
         let sample = Sample::new(100, false, ("LBSHC", "LBHSC"));
         let transfer = pair.desk.expect(sample.src.1.clone(), sample.dst.1.clone(), 1);

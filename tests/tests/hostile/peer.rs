@@ -29,8 +29,7 @@ pub(crate) struct Hostile {
 
 impl Hostile {
     pub(crate) fn endpoints(identity: Identity) -> Endpoints {
-        let mut options = QuicOptions::default();
-        options.lanes = 1;
+        let options = QuicOptions { lanes: 1, ..QuicOptions::default() };
         Endpoints::bind(identity, options, "127.0.0.1:0".parse().unwrap()).unwrap()
     }
 
