@@ -35,7 +35,6 @@ const BLOCK: u32 = 256;
 /// Blocks per multiprocessor: half of what fits there. An idle GPU spreads them over more multiprocessors.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 4;
 
-/// The loaded kernels of one device.
 #[derive(Debug)]
 pub(crate) struct Kernels {
     context: Arc<Context>,
@@ -125,8 +124,6 @@ impl Kernels {
         unsafe { self.start(stream, self.fold, blocks, sum::BLOCK, fold) }
     }
 
-    /// Submits one kernel.
-    ///
     /// # Safety
     /// The kernel takes one argument of type `P`. The memory that it accesses is valid, and kept until it is done.
     unsafe fn start<P: Copy>(

@@ -307,7 +307,6 @@ fn cross(
     (0..under_way).try_for_each(|_| wait(gpu, gpu.stall(), &told))
 }
 
-/// Returns the address of a memory's first allocation, if that has enough bytes and allows the access.
 fn first(memory: &DeviceMemory, bytes: u64, access: Access) -> Result<u64, DeviceError> {
     if access == Access::ReadWrite && memory.access() == Access::Read {
         return Err(CheckError::ReadOnly.into());

@@ -19,7 +19,6 @@ pub(crate) const SLOTS: usize = 4;
 #[derive(Debug, Default)]
 pub(crate) struct Peers(Mutex<BTreeMap<u32, Arc<Mutex<Direction>>>>);
 
-/// The slots of one direction.
 #[derive(Debug, Default)]
 pub(crate) enum Direction {
     #[default]
@@ -33,7 +32,6 @@ pub(crate) enum Direction {
 #[derive(Debug)]
 pub(crate) struct Slots(pub(crate) [Slot; SLOTS]);
 
-/// The buffers, streams and events that one piece passes through.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) source: End,
@@ -89,7 +87,6 @@ impl End {
         })
     }
 
-    /// Submits the copy from this buffer to the other one.
     pub(crate) fn carry(&self, to: &Self, len: usize) -> Result<(), DeviceError> {
         let _entered = self.context.enter()?;
         // SAFETY: both buffers are long enough and belong to their contexts; they are kept until `settle` has waited.

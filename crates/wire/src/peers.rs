@@ -294,7 +294,6 @@ impl Peers {
     }
 }
 
-/// Makes this agent's hello.
 fn hello(cx: &Context<impl Planner>) -> Hello {
     let me = &cx.me;
     Hello {

@@ -89,7 +89,8 @@ impl Meter {
     /// Copies the first `bytes` bytes of one memory's first allocation to another's, with one copy of the driver.
     ///
     /// # Errors
-    /// [`DeviceError::PastEnd`] if an allocation is shorter, [`CheckError::ReadOnly`], or an error of the driver.
+    /// [`DeviceError::PastEnd`] if an allocation is shorter,
+    /// [`CheckError::ReadOnly`](transload_memory::CheckError::ReadOnly), or an error of the driver.
     pub fn one_copy(&self, source: &DeviceMemory, destination: &DeviceMemory, bytes: u64) -> Result<Took, DeviceError> {
         let (from, to) = (first(source, bytes, Access::Read)?, first(destination, bytes, Access::ReadWrite)?);
         self.time(|| {

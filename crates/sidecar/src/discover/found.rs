@@ -21,7 +21,6 @@ impl Found {
         Self { servers, current: [Vec::new(), Vec::new()] }
     }
 
-    /// Updates the table if the servers have changed.
     pub(super) fn update(&mut self, prefill: Vec<ServerUrl>, decode: Vec<ServerUrl>) {
         let now = [(Role::Prefill, prefill), (Role::Decode, decode)];
         for ((role, mut urls), current) in now.into_iter().zip(&mut self.current) {

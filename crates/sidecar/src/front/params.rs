@@ -65,17 +65,15 @@ fn contained(object: &Object, key: &str) -> Result<Option<Object>, Trouble> {
     }
 }
 
-/// Returns whether a form's field is a parameter that clients may not set.
 pub(super) fn is_param(name: &str) -> bool {
     CLIENT_PARAMS.contains(&name)
 }
 
-/// Returns whether a form's field may contain such parameters.
 pub(super) fn is_container(name: &str) -> bool {
     INSIDE.iter().any(|(key, _)| *key == name)
 }
 
-/// Returns whether a field contains such parameters, or might for a more lenient parser.
+/// Returns whether a field contains parameters of [`CLIENT_PARAMS`], or might for a more lenient parser.
 pub(super) fn steers(name: &str, value: &[u8]) -> bool {
     match Object::parse(Bytes::copy_from_slice(value)) {
         Ok(object) => {

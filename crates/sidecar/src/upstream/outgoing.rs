@@ -20,48 +20,40 @@ pub(crate) struct Outgoing {
 
 type Check = Box<dyn FnMut(Option<&[u8]>) -> Result<(), Trouble> + Send>;
 
-/// A reason why the rest of a request's body is not sent.
 #[derive(Debug, Error)]
 pub(crate) enum BodyError {
     #[error("it broke off: {0}")]
     Broken(#[from] hyper::Error),
-    /// The body contains what clients must not send.
     #[error("{}", .0.message)]
     Refused(Trouble),
 }
 
 impl Outgoing {
-    /// Creates an empty body.
     #[must_use]
     pub(crate) const fn empty() -> Self {
         Self::whole(Bytes::new())
     }
 
-    /// Creates a body that has arrived completely.
     #[must_use]
     pub(crate) const fn whole(here: Bytes) -> Self {
         Self { here, rest: None, check: None }
     }
 
-    /// Returns whether the whole body has arrived.
     pub(crate) const fn is_whole(&self) -> bool {
         self.rest.is_none()
     }
 
-    /// Copies the body if it has arrived completely.
     pub(super) fn copy(&self) -> Option<Self> {
         let whole = self.rest.as_ref().is_none_or(Body::is_end_stream);
         whole.then(|| Self::whole(self.here.clone()))
     }
 
-    /// Creates a body of which the beginning has arrived.
     #[must_use]
     pub(crate) const fn streamed(here: Bytes, rest: Incoming) -> Self {
         Self { here, rest: Some(rest), check: None }
     }
 
-    /// Creates a body that is checked while it is forwarded. `check` is called with each piece before the piece is
-    /// sent, and with `None` at the end.
+    /// Creates a body that is checked while it is forwarded.
     pub(crate) fn checked(
         rest: Incoming,
         check: impl FnMut(Option<&[u8]>) -> Result<(), Trouble> + Send + 'static,

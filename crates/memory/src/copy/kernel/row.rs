@@ -5,7 +5,6 @@ use std::ptr;
 /// Chunks of one length, at equal distances at both ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
-    /// The first byte of the first chunk.
     pub(crate) src: *const u8,
     pub(crate) dst: *mut u8,
     /// Bytes from one chunk to the next.
@@ -18,7 +17,6 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Calls `chunk` with both ends of each chunk.
     #[inline(always)]
     pub(super) fn each(&self, mut chunk: impl FnMut(*const u8, *mut u8)) {
         let (mut src, mut dst) = (self.src, self.dst);
@@ -29,8 +27,6 @@ impl Row {
         }
     }
 
-    /// Moves its chunks, in one piece if they are contiguous at both ends.
-    ///
     /// # Safety
     /// The chunks can be read at the source and written at the destination.
     pub(super) unsafe fn copy(&self) {
