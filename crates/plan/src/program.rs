@@ -3,8 +3,8 @@
 //! All copy engines run the same form, a [`Program`]. Between two memories, its sides are two address spaces. Between a
 //! memory and a byte stream ([`StreamProgram`]), the second side is the offset in the stream, which is dense.
 //!
-//! Addresses are those of [`split_address`](transload_layout::split_address). The upper bits number the allocation, so
-//! that a loop over layers is a stride like any other. An allocation has at most half the bytes that an offset can hold
+//! Addresses are those of [`split_address`]. The upper bits number the allocation, so that a loop over layers is a
+//! stride like any other. An allocation has at most half the bytes that an offset can hold
 //! ([`MAX_ALLOCATION_BYTES`](transload_layout::MAX_ALLOCATION_BYTES)), so a run is always shorter than a step into the
 //! next allocation, and never continues there.
 

@@ -49,7 +49,7 @@ impl PeerIdentity {
     /// This does not verify the certificate; the connection on which it came has done that.
     ///
     /// # Errors
-    /// [`PeerIdentityError`] unless the certificate has exactly one well-formed URI of an agent.
+    /// Returns an error unless the certificate has exactly one well-formed URI of an agent.
     pub fn from_certificate(certificate: &CertificateDer<'_>) -> Result<Self, PeerIdentityError> {
         let uri = identity_uri(certificate)?;
         Ok(uri.parse()?)
