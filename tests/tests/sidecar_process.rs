@@ -247,7 +247,7 @@ async fn options_that_mean_nothing_are_said_once() {
     process.signal(Signal::TERM);
     let (code, said) = process.ended().await;
     assert_eq!(code, Some(0), "{said}");
-    let line = "mean nothing here: inference-pool, pool-group, zap-log-level";
+    let line = "have no effect: inference-pool, pool-group, zap-log-level";
     assert_eq!(said.matches(line).count(), 1, "{said}");
 }
 

@@ -305,7 +305,7 @@ fn a_gpu_that_is_dropped_has_given_all_back() {
 #[test]
 fn a_gpu_is_dropped_while_a_stream_stands_still() {
     run("failures::a_gpu_is_dropped_while_a_stream_stands_still", &[], |fake| {
-        let options = GpuOptions { stall: Duration::from_millis(100), ..GpuOptions::default() };
+        let options = GpuOptions { stall: Duration::from_millis(100) };
         let gpu = Gpu::open_with(0, &options).unwrap();
         let engine = Engine::new(&fake);
         fake.hold_stream(engine.stream() as usize, true);

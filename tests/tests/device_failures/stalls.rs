@@ -119,7 +119,7 @@ fn what_is_waited_for_ends_where_a_device_stands_still() {
     let name = "stalls::what_is_waited_for_ends_where_a_device_stands_still";
     // Nothing bounds a call of the driver itself that waits for the device, as allocating may.
     run(name, &[("FAKE_CUDA_ALLOC_WAITS", "0")], |fake| {
-        let options = GpuOptions { stall: Duration::from_millis(100), ..GpuOptions::default() };
+        let options = GpuOptions { stall: Duration::from_millis(100) };
         let gpu = Gpu::open_with(0, &options).unwrap();
         let (program, options) = (whole(4096), CopyOptions::default());
         let host = Memory::allocate(&[4096]).unwrap();
@@ -160,7 +160,7 @@ fn a_copy_between_gpus_that_stalls_has_its_buffers_until_it_ends() {
     let name = "stalls::a_copy_between_gpus_that_stalls_has_its_buffers_until_it_ends";
     let variables = [("FAKE_CUDA_DEVICES", "2"), ("FAKE_CUDA_DELAY_US", "50000")];
     run(name, &variables, |fake| {
-        let options = GpuOptions { stall: Duration::from_secs(1), ..GpuOptions::default() };
+        let options = GpuOptions { stall: Duration::from_secs(1) };
         let open = |number| Gpu::open_with(number, &options).unwrap();
         let (here, there) = (open(0), open(1));
         let memory = |gpu| DeviceMemory::allocate(gpu, &[4096]).unwrap();
