@@ -186,9 +186,9 @@ fn a_peer_that_is_gone_fails_transfers_and_frees_memory() {
 #[test]
 fn a_lane_that_stands_still_holds_nobody() {
     runtime().block_on(async {
-        let quic = QuicOptions { udp_payload: Some(1200), ..QuicOptions::default() };
         let day = Duration::from_secs(24 * 60 * 60);
-        (quic.stall_timeout, quic.idle_timeout) = (day, day);
+        let quic =
+            QuicOptions { udp_payload: Some(1200), stall_timeout: day, idle_timeout: day, ..QuicOptions::default() };
         let wire = Wire::default();
         let data = DataOptions::default();
         let pair = Pair::connect_by(Some(&wire), 1, quic, &data).await;

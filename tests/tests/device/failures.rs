@@ -258,6 +258,7 @@ fn a_driver_that_is_gone_is_left_alone() {
 fn a_mark_is_told_of_a_loss_that_the_driver_keeps_to_itself() {
     run("failures::a_mark_is_told_of_a_loss_that_the_driver_keeps_to_itself", &[], |fake| {
         const LAUNCH_FAILED: u32 = 719;
+        // Long enough that a thread which waits for the device would hang.
         let options = GpuOptions { stall: Duration::from_secs(3600) };
         let gpu = Gpu::open_with(0, &options).unwrap();
         let memory = DeviceMemory::allocate(&gpu, &[4096]).unwrap();
