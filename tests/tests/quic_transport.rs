@@ -48,8 +48,7 @@ async fn connect(ip: IpAddr, options: [QuicOptions; 2]) -> Connected {
 }
 
 fn packets_of(bytes: u16) -> QuicOptions {
-    let options = QuicOptions { lanes: 1, udp_payload: Some(bytes), ..QuicOptions::default() };
-    options
+    QuicOptions { lanes: 1, udp_payload: Some(bytes), ..QuicOptions::default() }
 }
 
 /// Bytes that differ from place to place and from seed to seed.
