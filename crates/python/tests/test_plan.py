@@ -114,7 +114,7 @@ def test_faults_of_a_document_are_all_named():
     with pytest.raises(transload.DocumentError) as raised:
         transload.Deployment(wrong)
     assert "tp" in str(raised.value) and "heads" in str(raised.value)
-    with pytest.raises(transload.DocumentError, match="no JSON"):
+    with pytest.raises(transload.DocumentError, match="not valid JSON"):
         transload.Deployment("{")
     assert issubclass(transload.DocumentError, transload.TransloadError)
 
