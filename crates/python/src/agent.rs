@@ -9,7 +9,7 @@ use pyo3::types::PyDict;
 use tokio::time::timeout;
 use transload::layout::Rank;
 use transload::transfer::internal::identity;
-use transload::transfer::{self, AgentOptions, ContentDigest, Incarnation, InstanceName, PullRequest, PushRequest};
+use transload::transfer::{self, AgentOptions, ContentDigest, Incarnation, InstanceName, PushRequest};
 
 use crate::completion::{Completion, outcome};
 use crate::deployment::Deployment;
@@ -342,25 +342,19 @@ impl Agent {
         prefilled: bool,
         after: Option<&Mark>,
     ) -> PyResult<Transfer> {
-        let PullRequest { ticket, ranks, tables, mut request, content, paths, timeout, .. } =
-            transfer_request(ticket, ranks, tables, content, (start, tokens), (paths, timeout))?;
-        request.by_layer = by_layer;
-        let after = after.map(Mark::after).unwrap_or_default();
+        let common = transfer_request(ticket, ranks, tables, content, (start, tokens), (paths, timeout))?;
         let (keeper, quiet) = quiet();
-        let keeper = Some(keeper);
-        let request = PushRequest {
-            ticket,
-            ranks,
-            tables,
-            request,
-            content,
-            paths,
-            timeout,
+        let mut request = PushRequest {
+            request: common.request,
+            paths: common.paths,
+            timeout: common.timeout,
             keep_leases,
             prefilled,
-            after,
-            keeper,
+            after: after.map(Mark::after).unwrap_or_default(),
+            keeper: Some(keeper),
+            ..PushRequest::new(common.ticket, common.ranks, common.tables, common.content, tokens)
         };
+        request.request.by_layer = by_layer;
         let started = self.made.wait(py, self.inner.start_push(request))?;
         Transfer::of(started.map_err(|error| failed(py, &error))?, quiet)
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::after::After;
 use super::client::Client;
 use super::driver::Driver;
 use super::error::{AgentGone, LeaseOpenError, NoticeError, TransferError};
@@ -14,11 +15,12 @@ use super::lease::{Lease, LeaseControl};
 use super::metrics::AgentMetrics;
 use super::outcome::{JobLabel, PullReport};
 use super::promise::Handle;
-use super::request::{LeaseRequest, PullRequest, PushRequest};
+use super::request::{Keeper, LeaseRequest, PullRequest, PushRequest};
 use super::transfer::Transfer;
 use crate::identity::{Identity, RenewalError};
 use crate::quic::{CloseCode, Endpoints};
 use transload_layout::{Deployment, Rank, Side};
+use transload_plan::Tables;
 use transload_plan::content::ContentDigest;
 use transload_plan::ids::{AgentId, DeploymentDigest, Direction, Incarnation};
 use transload_wire::{
@@ -209,73 +211,6 @@ impl Agent {
     /// # Errors
     /// [`TransferError`].
     pub async fn start_pull(&self, request: PullRequest) -> Result<Transfer, TransferError> {
-        self.start(request, Direction::Pull, true).await
-    }
-
-    /// Begins a push, which reads this agent's blocks. The ticket must be for a push. If the blocks are not `prefilled`
-    /// but still being computed, report [`ready`](super::TransferControl::ready) and
-    /// [`finish_prefill`](super::TransferControl::finish_prefill).
-    ///
-    /// # Errors
-    /// [`TransferError`].
-    pub async fn start_push(&self, request: PushRequest) -> Result<Transfer, TransferError> {
-        let PushRequest {
-            ticket,
-            ranks,
-            tables,
-            request,
-            content,
-            paths,
-            timeout,
-            keep_leases,
-            prefilled,
-            after,
-            keeper,
-        } = request;
-        let wanted = PullRequest {
-            ticket,
-            ranks,
-            tables,
-            request,
-            content,
-            paths,
-            timeout,
-            keep_leases,
-            into: None,
-            after,
-            keeper,
-        };
-        self.start(wanted, Direction::Push, prefilled).await
-    }
-
-    /// Begins a pull or a push. `wanted` must match the ticket, which must not decide whether this agent's blocks are
-    /// written.
-    async fn start(&self, request: PullRequest, wanted: Direction, prefilled: bool) -> Result<Transfer, TransferError> {
-        let claims = request.ticket.open(&self.ticket_key());
-        let claims = claims.map_err(JobError::from)?;
-        let (allowed, set) = (claims.direction, claims.set);
-        if allowed != wanted {
-            return Err(TransferError::Direction { allowed });
-        }
-        let side = match wanted {
-            Direction::Pull => Side::Destination,
-            Direction::Push => Side::Source,
-        };
-        let tables = &request.tables;
-        let checked = tables.check(self.deployment(), side, request.request.end());
-        checked.map_err(TransferError::Tables)?;
-        let (after, later) = (request.after, self.client.later());
-        // A destination is written as soon as the job begins, so the job begins only after the work that still uses the
-        // blocks.
-        if side == Side::Destination
-            && let Err(why) = after.done().await
-        {
-            let lost = self.lost_of(request.ranks).await?;
-            let lost = lost.map(|rank| JobError::DeviceLost { rank }.into());
-            return Err(lost.unwrap_or(TransferError::After(why)));
-        }
-        // A source may begin at once: its blocks become readable when that work is done.
-        let awaited = prefilled && !after.is_done();
         let spec = JobSpec {
             ticket: request.ticket,
             ranks: request.ranks,
@@ -285,12 +220,70 @@ impl Agent {
             paths: request.paths,
             timeout: request.timeout,
             keep_leases: request.keep_leases,
-            prefilled: prefilled && !awaited,
+            prefilled: true,
             into: request.into,
         };
-        let blocks = Arc::new(request.tables);
-        let keeper = request.keeper;
-        let label = JobLabel { direction: wanted, set, content: request.content };
+        self.start(Direction::Pull, spec, request.tables, request.after, request.keeper).await
+    }
+
+    /// Begins a push, which reads this agent's blocks. The ticket must be for a push. If the blocks are not `prefilled`
+    /// but still being computed, report [`ready`](super::TransferControl::ready) and
+    /// [`finish_prefill`](super::TransferControl::finish_prefill).
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub async fn start_push(&self, request: PushRequest) -> Result<Transfer, TransferError> {
+        let spec = JobSpec {
+            ticket: request.ticket,
+            ranks: request.ranks,
+            request: request.request,
+            content: request.content,
+            lanes: self.endpoints().options().lanes,
+            paths: request.paths,
+            timeout: request.timeout,
+            keep_leases: request.keep_leases,
+            prefilled: request.prefilled,
+            into: None,
+        };
+        self.start(Direction::Push, spec, request.tables, request.after, request.keeper).await
+    }
+
+    /// Begins a pull or a push. `wanted` must match the ticket, which must not decide whether this agent's blocks are
+    /// written.
+    async fn start(
+        &self,
+        wanted: Direction,
+        mut spec: JobSpec,
+        tables: Tables,
+        after: After,
+        keeper: Option<Keeper>,
+    ) -> Result<Transfer, TransferError> {
+        let claims = spec.ticket.open(&self.ticket_key());
+        let claims = claims.map_err(JobError::from)?;
+        let (allowed, set) = (claims.direction, claims.set);
+        if allowed != wanted {
+            return Err(TransferError::Direction { allowed });
+        }
+        let side = match wanted {
+            Direction::Pull => Side::Destination,
+            Direction::Push => Side::Source,
+        };
+        let checked = tables.check(self.deployment(), side, spec.request.end());
+        checked.map_err(TransferError::Tables)?;
+        // A destination is written as soon as the job begins, so the job begins only after the work that still uses the
+        // blocks.
+        if side == Side::Destination
+            && let Err(why) = after.done().await
+        {
+            let lost = self.lost_of(spec.ranks).await?;
+            let lost = lost.map(|rank| JobError::DeviceLost { rank }.into());
+            return Err(lost.unwrap_or(TransferError::After(why)));
+        }
+        // A source may begin at once: its blocks become readable when that work is done.
+        let awaited = spec.prefilled && !after.is_done();
+        spec.prefilled &= !awaited;
+        let (later, blocks) = (self.client.later(), Arc::new(tables));
+        let label = JobLabel { direction: wanted, set, content: spec.content };
         let started = self.client.ask(move |driver| {
             let started = driver.start(spec, blocks, label, keeper)?;
             if awaited {

@@ -88,7 +88,7 @@ pub struct PullRequest {
     /// Repeat the pull soon: an agent closes a connection that it needs for nothing else
     /// ([`AgentOptions::keep_idle`](super::AgentOptions::keep_idle)), and then counts as lost.
     pub keep_leases: bool,
-    /// Used by pulls only: a ticket for write leases, if the owner is to push instead. It is for
+    /// A ticket for write leases, if the owner is to push instead. It is for
     /// [`Direction::Push`](crate::Direction), over the tokens that are pulled, and names all ranks of this
     /// deployment, each of which pulls with the same ticket. This agent opens its blocks under it for as long as the
     /// pull lasts.
@@ -97,8 +97,7 @@ pub struct PullRequest {
     /// besides `pull`. A push that fails ends the leases, whatever `keep_leases` says. Leases that an earlier pull
     /// without `into` has tried and kept cannot be pushed any more: they are `consumed`.
     pub into: Option<Ticket>,
-    /// Work that must be done before the blocks are touched. A pull waits for the work that still reads them, before it
-    /// asks its peer for anything. A push of prefilled blocks waits for the work that computes them.
+    /// Work that still uses the blocks. The pull waits for its end before it asks its peer for anything.
     pub after: After,
     /// An owner of the blocks, which frees them when it is dropped. It is dropped when nothing touches the blocks any
     /// more, however the pull ends, even if its future was dropped by a timeout or a `select!`.
@@ -130,36 +129,36 @@ impl PullRequest {
     }
 }
 
-/// What to push into the owner's blocks.
+/// Describes a push into the owner's blocks.
 #[derive(Clone, Debug)]
 pub struct PushRequest {
-    /// What allows it, of [`Direction::Push`](transload_plan::ids::Direction).
+    /// The ticket that authorises it, for [`Direction::Push`](crate::Direction).
     pub ticket: Ticket,
-    /// The ranks of this agent that send; all of them have the same block tables.
+    /// The ranks of this agent that send. They share the block tables.
     pub ranks: BTreeSet<Rank>,
     /// The blocks: one table for each group of the agent's deployment.
     pub tables: Tables,
-    /// The tokens, which have to be those of the ticket; by layer, if layers may go before the prefill is over.
+    /// The tokens, which must be those of the ticket, and whether layers may move before the prefill is over.
     pub request: Request,
-    /// What the blocks hold, or will hold when the prefill is over.
+    /// The content of the blocks, now or when the prefill is over.
     pub content: ContentDigest,
-    /// The paths that may be taken, as in [`PullRequest::paths`].
+    /// The acceptable paths, as in [`PullRequest::paths`].
     pub paths: PathSet,
-    /// How long all of it may take, retries included.
+    /// The time limit for the whole push, including retries.
     pub timeout: Duration,
-    /// Whether the blocks of the owner stay open where it fails, as in [`PullRequest::keep_leases`].
+    /// Whether the owner's blocks stay open if the push fails, as in [`PullRequest::keep_leases`].
     pub keep_leases: bool,
-    /// Whether the blocks hold everything already. Otherwise tell [`ready`](super::TransferControl::ready)
+    /// Whether the blocks are complete already. Otherwise report [`ready`](super::TransferControl::ready)
     /// and [`finish_prefill`](super::TransferControl::finish_prefill).
     pub prefilled: bool,
-    /// Blocks that are `prefilled` are not read before this work is done: whatever computes them.
+    /// The work that computes `prefilled` blocks. They are not read before its end.
     pub after: After,
-    /// Dropped when nothing touches the blocks any more, as in [`PullRequest::keeper`].
+    /// An owner of the blocks, dropped when nothing touches them any more, as in [`PullRequest::keeper`].
     pub keeper: Option<Keeper>,
 }
 
 impl PushRequest {
-    /// The first `tokens` tokens of finished blocks, by any path, within five minutes.
+    /// Describes a push of the first `tokens` tokens of complete blocks, by any path, within five minutes.
     pub fn new(
         ticket: Ticket,
         ranks: impl IntoIterator<Item = Rank>,
