@@ -60,7 +60,7 @@ impl fmt::Debug for PrefixKey {
 pub struct Model {
     /// The operator's name for the model.
     pub name: String,
-    /// What distinguishes its weights from others with that name: a revision, or a digest of the files.
+    /// A revision, or a digest of the files, that distinguishes the model's weights from others with that name.
     pub weights: String,
     pub(crate) computed_by: Option<ComputedBy>,
     sharing: Sharing,

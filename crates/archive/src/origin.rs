@@ -38,7 +38,7 @@ impl fmt::Display for ComputedBy {
 /// `Version`, an engine that corrects its computation in a new minor version does not find what it computed before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Sharing {
-    /// Nothing, so all engines share.
+    /// No part has to be equal: all engines share.
     Any,
     /// The engine's name.
     Engine,

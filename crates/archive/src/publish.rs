@@ -31,7 +31,7 @@ impl Archive {
     /// a collection.
     ///
     /// # Errors
-    /// Nothing is published in three cases: [`ArchiveError::Incomplete`] if the parts lack a head of a layer,
+    /// The call publishes nothing in three cases: [`ArchiveError::Incomplete`] if the parts lack a head of a layer,
     /// [`ArchiveError::Unusable`] if one belongs to another save, and [`ArchiveError::Expired`] if a collection has
     /// removed a part because the save took longer than its grace period. If the store fails, some longer prefixes may
     /// exist without the shorter ones; a later save completes them.

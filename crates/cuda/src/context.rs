@@ -233,7 +233,7 @@ impl Drop for Entered<'_> {
         let mut context = ptr::null_mut();
         // SAFETY: pushed when it was entered, by this thread, since this is not `Send`.
         let popped = unsafe { driver::cuCtxPopCurrent_v2(&mut context) };
-        // As above: only the loss of the device makes this fail.
+        // This thread pushed the context, so this fails only if the device is lost.
         let _ = self.context.check("cuCtxPopCurrent_v2", popped);
     }
 }

@@ -156,7 +156,7 @@ fn within_a_gpu(
             Err(error) if !error.is_lost() => mem::forget(used),
             _ => drop(used),
         }),
-        // As above: the end of the kernel cannot be known, so its memory is never freed.
+        // Without a mark nobody learns when the kernel ends, so the memory that it uses is never freed.
         Err(_) => mem::forget(used),
     };
     gpu.stream().run(within, used, launch, if_late).map(drop)

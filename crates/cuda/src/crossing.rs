@@ -83,9 +83,9 @@ pub(crate) trait Bytes: Send + Sync {
 /// Memory of the host that copy engines access directly, which saves a copy.
 ///
 /// # Safety
-/// While this value exists, copy engines can access [`bytes`](Self::bytes) bytes from [`start`](Self::start) on.
-/// Nothing else in this process writes to them, nor reads bytes that are being gathered there. If one buffer begins
-/// where another ends, both lie in one mapping, registered as one.
+/// While this value exists, copy engines can access [`bytes`](Self::bytes) bytes from [`start`](Self::start) on. No
+/// other code of this process writes to these bytes, or reads them while a copy into them is under way. If one buffer
+/// begins where another ends, both lie in one mapping, registered as one.
 pub unsafe trait DmaBuffer: Send {
     /// Returns the address of the first byte.
     fn start(&self) -> NonNull<u8>;

@@ -62,7 +62,8 @@ pub use launch::{LaunchError, MAX_LOOPS};
 pub use mark::Mark;
 pub use memory::DeviceMemory;
 
-/// What our own tests, benches and crates share with this one. No part of the interface: it changes without notice.
+/// Items for the tests, benches and crates of this repository. They are not part of the interface and change without
+/// notice.
 #[doc(hidden)]
 pub mod internal {
     pub mod crossing {

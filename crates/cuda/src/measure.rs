@@ -204,7 +204,7 @@ impl Meter {
             self.gpu.context().check("cuMemcpyDtoDAsync_v2", copied)
         };
         let took = copy().and_then(|()| self.piece_after(&event, &stream));
-        // What was submitted uses the memories even if a later call failed.
+        // Copies that were submitted still use the memories, even if a later call failed.
         self.settle(&self.stream)?;
         took
     }
@@ -279,7 +279,7 @@ impl Meter {
         let submitted = submit();
         let submitting = started.elapsed();
         let ended = self.ended.record(&self.stream);
-        // What was submitted uses the memories even if a later call failed.
+        // Copies that were submitted still use the memories, even if a later call failed.
         let done = self.settle(&self.stream);
         submitted.and(ended).and(done)?;
         Ok(Took { submitting, doing: self.begun.elapsed(&self.ended)? })

@@ -31,7 +31,8 @@ pub use memory::array;
 pub use memory::{Access, AccessError, CheckError, MAX_ALLOCATIONS, Memory, MemoryError};
 pub use transload_layout::{MAX_ALLOCATION_BYTES, Side};
 
-/// What our own tests, benches and crates share with this one. No part of the interface: it changes without notice.
+/// Items for the tests, benches and crates of this repository. They are not part of the interface and change without
+/// notice.
 #[doc(hidden)]
 pub mod internal {
     pub use crate::copy::settle;

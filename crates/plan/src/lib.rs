@@ -85,7 +85,8 @@ pub use stream::{RouteStream, Section};
 pub use table::{BindError, BlockTable, MAX_PLACES, Tables};
 pub use transload_layout::Side;
 
-/// What our own tests, benches and crates share with this one. No part of the interface: it changes without notice.
+/// Items for the tests, benches and crates of this repository. They are not part of the interface and change without
+/// notice.
 #[doc(hidden)]
 pub mod internal {
     pub use crate::ids::canonical_document;

@@ -74,7 +74,8 @@ pub use self::target::{AllowList, AllowListError, Host, ServerUrl, ServerUrlErro
 pub use self::telemetry::Otlp;
 pub use self::tls::TlsError;
 
-/// What our own tests, benches and crates share with this one. No part of the interface: it changes without notice.
+/// Items for the tests, benches and crates of this repository. They are not part of the interface and change without
+/// notice.
 #[doc(hidden)]
 pub mod internal {
     pub mod admin {

@@ -48,7 +48,8 @@ pub use transload_wire::{
     Claims, JobError, LeaseEnd, NoticeOutcome, Path, PathSet, RankAddress, Role, Roles, Ticket, TicketKey,
 };
 
-/// What our own tests, benches and crates share with this one. No part of the interface: it changes without notice.
+/// Items for the tests, benches and crates of this repository. They are not part of the interface and change without
+/// notice.
 #[doc(hidden)]
 pub mod internal {
     pub mod carrier {

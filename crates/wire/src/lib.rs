@@ -159,7 +159,8 @@ pub use refusal::{Difference, Failure, HelloRefusal, Refusal, Text};
 pub use roles::{Role, Roles, UnknownRole};
 pub use ticket::{Audience, Claims, ClaimsError, MintError, RankAddress, TextError, Ticket, TicketError, TicketKey};
 
-/// What our own tests, benches and crates share with this one. No part of the interface: it changes without notice.
+/// Items for the tests, benches and crates of this repository. They are not part of the interface and change without
+/// notice.
 #[doc(hidden)]
 pub mod internal {
     pub mod device_ring {

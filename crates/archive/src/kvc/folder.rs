@@ -107,8 +107,8 @@ impl Folder {
     /// name, flush the folder, and read the file back.
     ///
     /// # Errors
-    /// Nothing was published, with two exceptions. With [`FolderError::Wrong`], a damaged file of this name exists. If
-    /// the folder could not be flushed, the file exists but may be lost with a loss of power.
+    /// A call that fails has published no file, with two exceptions. With [`FolderError::Wrong`], a damaged file of this
+    /// name exists. If the folder could not be flushed, the file exists but may be lost with a loss of power.
     pub fn publish(&self, draft: &Draft, payload: &[u8]) -> Result<Published, FolderError> {
         let mut sum = PayloadSum::new();
         sum.update(payload);

@@ -158,7 +158,7 @@ impl Meter {
     /// driver.
     ///
     /// # Errors
-    /// As for [`one_copy`](Self::one_copy).
+    /// Returns the errors of [`one_copy`](Self::one_copy).
     pub fn one_crossing(
         &self,
         memory: &DeviceMemory,
@@ -175,7 +175,7 @@ impl Meter {
     /// second. Returns the time until both were done.
     ///
     /// # Errors
-    /// As for [`one_copy`](Self::one_copy).
+    /// Returns the errors of [`one_copy`](Self::one_copy).
     pub fn both_crossings(
         &self,
         [out, back]: [&DeviceMemory; 2],
@@ -188,7 +188,7 @@ impl Meter {
         let submitted = self
             .carry(&self.stream, devices.0, to, lens.0, true)
             .and_then(|()| self.carry(&self.other, devices.1, from, lens.1, false));
-        // What was submitted uses the memories even if a later call failed.
+        // Copies that were submitted still use the memories, even if a later call failed.
         let done = [self.settle(&self.stream), self.settle(&self.other)];
         submitted?;
         done.into_iter().collect::<Result<(), _>>()?;
