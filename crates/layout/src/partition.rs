@@ -172,6 +172,7 @@ impl Partition {
 
 /// The data that one source rank sends to one destination rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Served {
     /// The units, numbered in the whole model.
     pub units: Range<u64>,

@@ -51,6 +51,7 @@ struct BoundShape {
 
 /// The number of chunks with the same length and components.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ChunkCount {
     /// The components in each chunk.
     pub components: ComponentSet,

@@ -6,6 +6,7 @@ use transload_layout::{Deployment, Group, Spec};
 /// The error for deployments with different caches: the first field that differs, with both values.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{field} differs: {source_value} at the source, {destination_value} at the destination")]
+#[non_exhaustive]
 pub struct BridgeError {
     /// The field, such as `group "attn": spec[0].head_dim`.
     pub field: String,

@@ -176,6 +176,7 @@ pub struct StreamProgram {
     "place {place} is no dense part of a stream that has {end} bytes before it: places follow one \
      another, loops have the strides of their order, and nothing is empty"
 )]
+#[non_exhaustive]
 pub struct NotDense {
     /// The index in [`Program::placed`] of the first place that is not dense.
     pub place: usize,

@@ -18,6 +18,7 @@ use crate::table::{BindError, Lookup, Tables};
 
 /// One side's half of the byte stream of a route.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RouteStream {
     /// The codec of the parts that a codec encodes.
     pub codec: Codec,

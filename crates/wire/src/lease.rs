@@ -176,6 +176,7 @@ pub(crate) struct LeaseDone<'a> {
 /// A lease could not be opened. The error returns the blocks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("lease {key} cannot be opened: {reason}")]
+#[non_exhaustive]
 pub struct OpenError<B> {
     /// The key of the lease.
     pub key: LeaseKey,

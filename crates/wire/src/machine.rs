@@ -34,6 +34,7 @@ use crate::ticket::Ticket;
 /// The deployment's document is too long to be sent to peers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the deployment document has {bytes} bytes, at most {MAX_DOCUMENT} are allowed")]
+#[non_exhaustive]
 pub struct DocumentTooLong {
     /// The document's length.
     pub bytes: usize,
@@ -56,6 +57,7 @@ pub struct Machine<P: Planner> {
 
 /// Counts of the machine's contents, for metrics and for tests of the limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Gauges {
     /// Control connections, whether welcome or not.
     pub sessions: usize,

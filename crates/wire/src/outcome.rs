@@ -13,6 +13,7 @@ use crate::ticket::TicketError;
 
 /// The result of a successful job.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct JobReport {
     /// The number of bytes that have moved on all routes.
     pub bytes: u64,
@@ -28,6 +29,7 @@ pub struct JobReport {
 /// one that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the types say what each is")]
+#[non_exhaustive]
 pub struct RouteReport {
     pub rank: Rank,
     pub peer_rank: Rank,
@@ -216,6 +218,7 @@ impl JobError {
 
 /// The outcome of a cancellation or renewal by ticket.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NoticeOutcome {
     /// The number of the ticket's agents that have answered, and the number of all.
     pub heard: (usize, usize),

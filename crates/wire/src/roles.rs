@@ -50,6 +50,7 @@ impl fmt::Display for Role {
 /// The name is not a role.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{name:?} is not a role; the roles are pull, push, serve and renew")]
+#[non_exhaustive]
 pub struct UnknownRole {
     /// The name given, cut to 32 characters.
     pub name: String,

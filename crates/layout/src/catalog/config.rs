@@ -129,6 +129,7 @@ pub(super) struct Config<'a> {
 
 /// A value that was assumed because the config lacks the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Assumption {
     /// The key, as a path: `text_config.head_dim`.
     pub key: String,

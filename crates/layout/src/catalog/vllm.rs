@@ -20,6 +20,7 @@ const INDEXER_PAGE: u64 = 32;
 
 /// A page that attention and recurrent state share, on each rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HybridPage {
     /// The tokens of an attention block that fills the page.
     pub block_size: u64,

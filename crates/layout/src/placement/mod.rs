@@ -41,6 +41,7 @@ pub(crate) struct Shape<'a> {
 
 /// The location of a group's bytes on the ranks of one pipeline stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Placement {
     /// The views of all components, with `units` counted from 0. [`Group::views`](crate::deployment::Group::views)
     /// returns those of a rank.

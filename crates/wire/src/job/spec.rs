@@ -69,6 +69,7 @@ impl JobSpec {
 /// A job that could not begin. It returns the blocks.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
+#[non_exhaustive]
 pub struct JobRefused<B> {
     /// The reason.
     pub error: Box<JobError>,
