@@ -2,9 +2,9 @@
 //!
 //! A [`Machine`] is everything that one agent knows of its leases, its peers, its transfers and its
 //! own pulls and pushes. It is told what happens ([`Machine::on_message`], [`Machine::stream_sent`],
-//! [`Machine::on_deadline`], …), always with the moment at which it does, and says what is to be
-//! done ([`Action`]). It opens no socket, starts no thread, touches no block and knows no plan: the
-//! agent around it does, and a [`Planner`] knows the deployments of peers.
+//! [`Machine::on_deadline`], …), with the moment at which it does, and says what to do ([`Action`]). It
+//! opens no socket, starts no thread, touches no block and looks into no plan: the agent around it does,
+//! and a [`Planner`] knows the deployments of peers.
 //!
 //! # Roles
 //!
@@ -58,8 +58,9 @@
 //!
 //! # Rules
 //!
-//! 1. **Commit late.** The source commits after its last read, with the lease alive at that moment by
-//!    the owner's monotonic clock. Nothing else makes bytes good.
+//! 1. **Commit late.** The source commits after its last read. If it owns the lease (a pull, or an invited
+//!    push), the lease must be alive at that moment by its monotonic clock. A plain push reads blocks that
+//!    its own job holds, and the owner checks its write lease when they land. Nothing else makes bytes good.
 //! 2. **Believe only a commit.** The destination succeeds with the source's commit *and* all bytes,
 //!    each exactly once, with matching lengths and checksums.
 //! 3. **Fence first.** Whatever fails is fenced on both sides: [`Action::Fence`] goes out, and until
@@ -69,19 +70,20 @@
 //! 4. **Once.** A lease and a job each end once, with a reason, and give their blocks back then, by
 //!    value.
 //! 5. **Try again while it lives.** A failed route may be tried again, under a new name and a new
-//!    nonce; a landed one never. `Landed` that is lost does no harm: the destination knows.
+//!    nonce; a landed one never. If `Landed` is lost, the next attempt is refused as consumed, which after
+//!    a commit means that the route has landed. Without another attempt the job fails.
 //! 6. **Tell everybody.** Done or cancel goes to every agent that the ticket names, with or without
 //!    a route, until each has heard or [`Options::notice_wait`] is over.
 //! 7. **One life.** A transfer lives and dies with its control connection. A peer that shows another
 //!    incarnation has lost everything it held here in the earlier one, at once.
-//! 8. **Say it twice, mean it once.** Messages are numbered in each connection and a number is heard
-//!    once; asks are known by their transfer, attempts of a pair of ranks only count up, notices say
-//!    what is rather than what changes.
+//! 8. **Every message is idempotent.** Messages are numbered in each connection, and a repeated number is
+//!    dropped; asks are known by their transfer; the attempts of a pair of ranks only count up; notices
+//!    state how things are, not what changes.
 //!
 //! # What an agent does
 //!
-//! One machine for each agent process, which is called and then drained of its actions, never across an `.await`.
-//! Calls take microseconds. Each [`Action`] says what the agent does and which call answers it. Besides:
+//! It has one machine, which it calls and then drains of its actions, never across an `.await`. Calls take
+//! microseconds. Each [`Action`] says what the agent does and which call answers it. Besides:
 //!
 //! - It says `connected`, also of an inbound connection, once mutual TLS has shown the peer's service, and
 //!   `disconnected` for every connection that is gone. [`Machine::wants`] says whether an idle one is still needed.
@@ -104,8 +106,8 @@
 //!   [`LeaseLimits::leases`](crate::lease::LeaseLimits::leases).
 //! - A transfer takes 500 bytes, and 48 for each stream (100 KiB at most);
 //!   [`Options::transfers_per_agent`] for each agent that asks; and the routes of our own jobs.
-//! - A plan takes half a KiB for each slice: one for each of our own jobs; one for each transfer, until its route is
-//!   bound; and while there is room, half of it for one service at most, one for each lease set that is used.
+//! - A plan takes half a KiB for each slice. There is one for each of our own jobs, one for each transfer until its
+//!   route is bound, and one for each lease set in use while there is room, of which one service has half at most.
 //! - An ask that waits takes 4.5 KiB (its ticket), an invitation 9 KiB: for its lease [`Options::early`],
 //!   [`Options::early_per_agent`]; for a plan as many as transfers, and of all services twice what one may have.
 //! - A job or an invited push takes 5 KiB, and 100 bytes for each route; 9 KiB with a second ticket;

@@ -22,14 +22,14 @@ pub struct Options {
     /// The most requests of all agents of one service that wait for an unknown lease. By default half of
     /// [`early`](Self::early), so that one certificate cannot take all places.
     pub early_per_service: usize,
-    /// The most transfers in progress that one agent has asked for. The push of a rank's lease counts as one, for the
-    /// agent that invited it first. Further asks are refused as busy, and may be repeated.
+    /// The most transfers in progress that one agent has asked for. An invited push counts once for each rank, against
+    /// the agent that invited it first. Further asks are refused as busy, and may be repeated.
     pub transfers_per_agent: usize,
-    /// The most transfers in progress that all agents of one service have asked for. As many of their asks, invitations
-    /// and notices may wait for plans, and twice as many over all services.
+    /// The most transfers in progress that all agents of one service have asked for. It also limits how many of their
+    /// asks, invitations and notices wait for plans; all services together may have twice as many waiting.
     pub transfers_per_service: usize,
-    /// The most places of routes in progress that one agent has asked for. A place takes 24 bytes while its route is
-    /// bound, and some nanoseconds to bind. The peer's layout decides how many places a route has, up to one for each
+    /// The most places of routes in progress that one agent has asked for. A place is where a loop nest of a plan meets
+    /// a block; it takes 24 bytes while its route is bound, and some nanoseconds to bind. The peer's layout decides how many places a route has, up to one for each
     /// token, component and layer. A further route is refused as busy, unless it is the agent's only one.
     pub places_per_agent: u64,
     /// The most places of routes in progress that all agents of one service have asked for. It is also the most places
@@ -46,8 +46,8 @@ pub struct Options {
     pub unnamed_per_service: usize,
     /// The most pulls and pushes at a time. Invited pushes count, one for each lease.
     pub jobs: usize,
-    /// The most invited pushes at a time for agents of one service. By default half of [`jobs`](Self::jobs), so that
-    /// one certificate leaves room for others. Further invitations are refused as busy.
+    /// The most invited pushes at a time for agents of one service. No more than half of [`jobs`](Self::jobs) count,
+    /// the default, so that one certificate leaves room for others. Further invitations are refused as busy.
     pub invited_per_service: usize,
     /// The time limit for both sides of a new connection to be welcome. Also how long a peer with too many connections
     /// is retried.
@@ -61,7 +61,8 @@ pub struct Options {
     /// How often a waiting peer is told that it should go on waiting. Must be well below the peer's `stall`, which may
     /// be as short as the 5 s of vLLM's connector.
     pub heartbeat: Duration,
-    /// How long the source remembers a committed transfer if the peer does not confirm that it has landed.
+    /// How long the source waits for the peer to confirm that a committed transfer has landed. Then the transfer fails
+    /// as stalled.
     pub landing_wait: Duration,
     /// How often a route or a connection is tried before its job fails.
     pub attempts: u32,
@@ -76,8 +77,8 @@ pub struct Options {
     pub device_stall: Duration,
     /// How long done and cancel are offered to an owner that cannot be reached. Later its leases expire by themselves.
     pub notice_wait: Duration,
-    /// The codecs that this agent's pulls may choose for what peers send, besides the exact one. They take fewer bytes
-    /// on slow networks, but the received values are not exactly the computed ones.
+    /// The codecs in which this agent sends where a peer's pull asks for one, besides the exact one. They take fewer
+    /// bytes on slow networks, but the received values are not exactly the computed ones.
     pub codecs: Vec<Codec>,
     /// The most notices in progress. A further one replaces the oldest.
     pub notices: usize,

@@ -220,7 +220,7 @@ impl JobError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NoticeOutcome {
-    /// The number of the ticket's agents that have answered, and the number of all.
+    /// The number of the ticket's agents that have accepted the notice, and the number of all.
     pub heard: (usize, usize),
     /// Used by renewals only: the least time that the leases still live.
     pub left: Option<Duration>,

@@ -83,7 +83,7 @@ pub enum HelloRefusal {
          two instances of a service have one name; give each an `instance` of its own"
     )]
     Superseded { later: Incarnation },
-    /// The document is not the one that was announced, or cannot be read.
+    /// The document is longer than allowed, or is not the one whose digest was announced.
     #[error("the deployment document is not good: {why}")]
     Document { why: Text },
     /// The deployments cannot be bridged.
@@ -142,7 +142,6 @@ impl HelloRefusal {
 pub enum Refusal {
     #[error("the ticket is forged or damaged")]
     Forged,
-    /// The ticket, or the asker, is of another cluster.
     #[error("the ticket is of another cluster, this is {ours}")]
     WrongCluster { ours: ClusterName },
     #[error("the ticket is of another deployment, this is {ours}")]

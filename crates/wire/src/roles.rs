@@ -5,9 +5,9 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A permission of an agent. The configuration says which role each operation requires.
+/// A permission of an agent, in its certificate. Each kind of message requires one.
 ///
-/// Refusals are encoded by the position of a role in this list, so the order must not change.
+/// Refusals encode a role by the position of its variant, so the order of variants must not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Role {
@@ -22,7 +22,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// All roles, in their canonical order.
+    /// All roles, in the order in which people are told of them.
     pub const ALL: [Self; 4] = [Self::Pull, Self::Push, Self::Serve, Self::Renew];
 
     /// Returns the role's name in certificates and configuration.

@@ -17,7 +17,8 @@ use crate::moment::{Moment, Timers};
 pub(crate) const MAX_LAYERS: u32 = 4096;
 
 /// The leases of one agent, for its local ranks.
-/// Every method that takes `now` first ends what is due, so that a late timer never lets a lease be used after its
+///
+/// Methods that check or renew a lease first end what is due, so that a late timer never lets one be used after its
 /// time.
 #[derive(Debug)]
 pub(crate) struct LeaseTable<B> {

@@ -40,6 +40,12 @@ impl<P: Planner> Owner<P> {
                     let ttl = Duration::from_millis(*ttl_ms);
                     (self.leases.renew(cx.now, key, ttl), *ttl_ms)
                 }
+                NoticeKind::Cancel { content: Some(content) }
+                    if self.leases.spec(&key).is_some_and(|spec| spec.content != *content) =>
+                {
+                    outcome = outcome.or(Err(Refusal::DigestMismatch));
+                    continue;
+                }
                 NoticeKind::Cancel { .. } | NoticeKind::Done { .. } => (self.leases.cancel(cx.now, key), 0),
             };
             if done.is_ok() {

@@ -80,7 +80,7 @@ impl Peers {
         }
         let ranks = match cx.me.moves_bytes(hello.ranks.is_empty()) {
             true => cx.planner.ranks(&hello.deployment),
-            false => hello.ranks.iter().map(|rank| rank.0 + 1).max().or(Some(0)),
+            false => hello.ranks.iter().map(|rank| rank.0.saturating_add(1)).max().or(Some(0)),
         };
         if let Some(ranks) = ranks {
             self.accept(cx, conn, hello, ranks);

@@ -27,6 +27,11 @@ fn say_why_somebody_is_not_welcome() {
     let (rank, ranks) = (Rank(2), 2);
     let greedy = Hello { ranks: vec![rank], ..hello("holder") };
     assert_eq!(unwelcome(Roles::all(), greedy), HelloRefusal::Rank { rank, ranks });
+    // An agent without memory learns the number of ranks from the hello alone.
+    let mut without_memory = Table::lonely("scheduler", Shape { ranks: 0, ..OWNER }, Options::default());
+    without_memory.greet("holder", Roles::all(), Hello { ranks: vec![Rank(u32::MAX)], ..hello("holder") });
+    let refusal = HelloRefusal::Rank { rank: Rank(u32::MAX), ranks: u32::MAX };
+    assert_eq!(without_memory.said.last(), Some(&Message::Unwelcome(refusal)));
     let mixed_up = Hello { deployment: DeploymentDigest([9; 32]), ..hello("holder") };
     assert!(matches!(unwelcome(Roles::all(), mixed_up), HelloRefusal::Document { .. }));
 }

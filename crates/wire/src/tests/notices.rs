@@ -49,6 +49,10 @@ fn about_our_own_leases_dial_nobody() {
     );
     t.wait(secs(15));
     assert!(t.ended().is_empty(), "it lives on");
+    let other = Some(ContentDigest([9; 32]));
+    t.do_(|machine, now, _| machine.cancel_ticket(now, &ticket(1), other)).unwrap();
+    let refused = Some(Refusal::DigestMismatch);
+    assert!(matches!(&t.took()[..], [Action::NoticeDone(_, NoticeOutcome { refusal, .. })] if *refusal == refused));
     t.do_(|machine, now, _| machine.cancel_ticket(now, &ticket(1), None)).unwrap();
     let actions = t.took();
     assert!(
