@@ -131,14 +131,14 @@ pub enum ArchiveError {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// A collection removed what a rank had saved before it was published. Nothing is published.
+    /// Before it was published, a collection removed what a rank had saved. Nothing is published.
     #[error(
         "a collection removed what a rank has saved before it was published: the save took longer than the \
              collection's grace period; save once more"
     )]
     Expired,
     /// The permit for the engine's blocks was revoked.
-    #[error("the blocks are the engine's again: this was given up")]
+    #[error("the permit for the engine's blocks was revoked, so the operation stopped")]
     Revoked,
     /// Chunks that wait to be saved have used up their memory.
     #[error("what waits to be saved has all of its {bytes} bytes of memory")]

@@ -73,7 +73,7 @@ impl Model {
     }
 
     /// Sets the engine that computes the cache, and how much another engine must have in common with it to find the
-    /// cache. All servers that share a store must use the same `sharing`.
+    /// cache. All servers that share a store must use the same `sharing`, or they do not find each other's prefixes.
     #[must_use]
     pub fn with_engine(mut self, computed_by: ComputedBy, sharing: Sharing) -> Self {
         self.computed_by = Some(computed_by);
@@ -122,7 +122,8 @@ impl<'a> Prompt<'a> {
         self
     }
 
-    /// Sets the tenant's secret. Without it, saved prefixes can be neither found nor named.
+    /// Sets the tenant's secret. Without it, nobody can tell from a prompt which names its prefixes have. It does not
+    /// protect from those who may list the store.
     pub fn salt(mut self, salt: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         self.salt = Some(salt.as_ref());
         self

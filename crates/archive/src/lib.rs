@@ -6,15 +6,15 @@
 //! that one pipeline stage holds is a *piece*: a store chunk, keyed by the BLAKE3-256 of its bytes. What is
 //! replicated over ranks is saved once, by the first of them.
 //!
-//! Names are made of tokens, contents are not: a chain of hashes over the prompt, and over everything else that
-//! decides what a cache holds, [names](PrefixKey) a *root* manifest for each whole token chunk, and that lists
-//! the pieces. So two engines that compute slightly different bytes for one prefix never mix them up: the
-//! root that is there first stands, each root is whole, and data that no root names goes in a collection.
+//! Each whole token chunk of a prompt has a *root* manifest. Its [name](PrefixKey) is a hash chain over the
+//! prompt, and over everything else that decides what a cache holds; the root lists its pieces by the hash of
+//! their bytes. Two engines may compute slightly different bytes for one prefix. They are never mixed in one
+//! token chunk of a group: the root that is there first stands, and what no root names is collected.
 //!
 //! # Saving
 //! 1. The coordinator asks what is [missing](Archive::missing).
-//! 2. Each rank [saves](RankArchive::save) its pieces, which ends with a *part* manifest of its own:
-//!    `kv_store_v1` publishes only what the same handle put.
+//! 2. Each rank [saves](RankArchive::save) its pieces, and then writes a *part* manifest, which keeps them until
+//!    the roots name them: in `kv_store_v1`, a manifest may only name what the same handle has put.
 //! 3. The coordinator [publishes](Archive::publish) the roots, once it has every rank's [`Part`], and the parts go.
 //!
 //! # Restoring
@@ -22,9 +22,9 @@
 //! 2. Each rank [restores](RankArchive::restore) its share of it; every byte is checked against its hash.
 //!
 //! # Windows and recurrent state
-//! An engine keeps only the last tokens of a sliding window, and of a recurrent cache only the newest state. A
-//! root holds what such a group needs to go on *there*, if the engine still had it: a snapshot. So a prefix can
-//! be restored up to the largest position at which every group can go on.
+//! An engine keeps only the last tokens of a sliding window, and of a recurrent cache only the newest state. For
+//! such a group a root may hold a *snapshot*: what the group needs to continue at that position. It has none if
+//! the engine had dropped that. A prefix can be restored up to the largest position at which every group can continue.
 //!
 //! ```
 //! # use std::sync::Arc;

@@ -25,27 +25,32 @@ type Spans = BTreeMap<(u64, u64), Vec<Piece>>;
 impl Archive {
     /// Publishes a save from the parts of all ranks: one root manifest for each whole token chunk that was missing.
     ///
-    /// Roots that another process has published meanwhile stay, and get the snapshots that they lack. Longer prefixes
-    /// are written first, so that a visible prefix is complete, and a store evicts its beginning last. Then the part
-    /// manifests are removed. Parts of a save that is never published stay, with their pieces, for the grace period of
-    /// a collection.
+    /// Roots that another process has published meanwhile stay, and get the snapshots that they lack. A root that was to
+    /// get a snapshot and was removed meanwhile stays away, since the ranks have saved nothing else for it. Longer
+    /// prefixes are written first, so that a visible prefix is complete, and a store evicts its beginning last. Then the
+    /// part manifests are removed. Parts of a save that is never published stay, with their pieces, for the grace period
+    /// of a collection.
     ///
     /// # Errors
     /// The call publishes nothing in three cases: [`ArchiveError::Incomplete`] if the parts lack a head of a layer,
     /// [`ArchiveError::Unusable`] if one belongs to another save, and [`ArchiveError::Expired`] if a collection has
-    /// removed a part because the save took longer than its grace period. If the store fails, some longer prefixes may
-    /// exist without the shorter ones; a later save completes them.
+    /// removed a part because the save took longer than its grace period. If the store fails, none, some or all of the
+    /// roots may exist, the longest first; a later save completes them.
     pub fn publish(&self, missing: &Missing, parts: &[Part]) -> Result<Published, ArchiveError> {
         missing.check(self)?;
         let groups = self.merge(missing, parts)?;
         let ends: Vec<usize> = missing.ends.iter().map(|end| end.chunks as usize).collect();
         let mut published = Published::default();
         let mut manifests = Vec::new();
-        for (chunks, known) in ends.iter().zip(self.roots(&missing.keys, &ends)?) {
+        for (end, known) in missing.ends.iter().zip(self.roots(&missing.keys, &ends)?) {
+            if end.root.is_some() && known.is_none() {
+                continue;
+            }
+            let chunks = end.chunks as usize;
             let mut root = Root {
-                key: missing.keys[*chunks],
-                parent: missing.keys[*chunks - 1],
-                chunks: *chunks as u64,
+                key: missing.keys[chunks],
+                parent: missing.keys[chunks - 1],
+                chunks: end.chunks,
                 // An existing root keeps its engine, since only snapshots are added to it.
                 computed_by: match &known {
                     Some(known) => known.computed_by.clone(),

@@ -51,8 +51,8 @@ impl RankArchive {
     ///   again, and a missing piece too. It replaces a damaged piece only after the store has dropped it, since a store
     ///   keeps what it has under a hash.
     /// - [`ArchiveError::Revoked`] if the [permit](Self::with_permit) is revoked.
-    /// - Another error if a table or memory does not fit the deployment (then nothing was written), or if the store
-    ///   fails.
+    /// - Another error if a table does not fit the deployment (then nothing was written), if a memory does not, or if
+    ///   the store fails.
     pub fn restore(
         &self,
         found: &Found,
@@ -112,8 +112,8 @@ impl RankArchive {
         items
     }
 
-    /// Announces everything that will be read to the store, in about that order. Most segments have few pieces for a
-    /// rank, and would take a round trip each.
+    /// Tells the store which chunks will be read, in about that order. Most segments have few pieces for a rank, and
+    /// would take a round trip each.
     fn prefetch(&self, items: &[Item<'_>]) -> Result<(), ArchiveError> {
         let mut hashes: Vec<ChunkHash> = Vec::new();
         for item in items {

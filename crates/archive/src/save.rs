@@ -37,7 +37,7 @@ impl SaveRequest {
     }
 }
 
-/// The parts of a prompt that are not saved yet. It is computed once and passed to every rank, so that all save the
+/// The positions of a prompt at which something is not saved yet. It is computed once and passed to every rank, so that all save the
 /// same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {

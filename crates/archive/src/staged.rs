@@ -11,7 +11,7 @@ use crate::{Archive, ArchiveError, Cache, Missing, Part, RankArchive};
 
 /// A budget of memory for data that waits to be saved. All saves that use it share it.
 ///
-/// Clones share the budget.
+/// Clones share the budget. Each thread of a save may exceed it by one token chunk until that is refused.
 #[derive(Clone, Debug)]
 pub struct Staging(Arc<Budget>);
 

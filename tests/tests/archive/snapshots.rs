@@ -107,6 +107,27 @@ fn a_save_takes_no_snapshot_away() {
     assert_eq!(archive.find(&prompt).unwrap().tokens(), 256);
 }
 
+/// The ranks have saved only its snapshot, so the next save writes it whole.
+#[test]
+fn a_root_that_is_evicted_before_it_gets_its_snapshot_stays_away() {
+    let groups = [attention("full", "0", json!({})), mamba("1", "DS")];
+    let here = side(2, 1, 16, None, &groups);
+    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+    let archive = archive(&store, &here);
+    let tokens = ids(256);
+    let prompt = Prompt::new(&tokens);
+    let engine = Engine::computed(&here, 256, 1);
+    engine.save(&archive, &prompt, &SaveRequest::tokens(256)).unwrap();
+    let missing = archive.missing(&prompt, &SaveRequest::tokens(256).with_state(256)).unwrap();
+    let ranks = engine.deployment.ranks();
+    let parts: Vec<_> = ranks.map(|rank| engine.save_rank(&archive, rank, &missing).unwrap()).collect();
+    store.delete_manifest(&archive.keys(&prompt)[1].root_name()).unwrap();
+    assert_eq!(archive.publish(&missing, &parts).unwrap().roots, 0);
+    let request = SaveRequest::tokens(256).with_state(256);
+    assert_eq!(engine.save(&archive, &prompt, &request).unwrap().0, 1);
+    assert_eq!(archive.find(&prompt).unwrap().tokens(), 256);
+}
+
 /// A long prompt that is saved asks for nothing, although its earlier windows were gone when it was.
 #[test]
 fn windows_that_were_gone_are_not_asked_for_again() {

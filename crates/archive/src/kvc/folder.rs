@@ -35,7 +35,7 @@ pub enum Published {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Entry {
-    /// A file with a valid head whose name is that of its key.
+    /// A file with a valid head, under its key's name or a name that is no key at all. Only the first is found by key.
     Kvc {
         /// The file's key.
         key: CacheKey,
@@ -107,8 +107,9 @@ impl Folder {
     /// name, flush the folder, and read the file back.
     ///
     /// # Errors
-    /// A call that fails has published no file, with two exceptions. With [`FolderError::Wrong`], a damaged file of this
-    /// name exists. If the folder could not be flushed, the file exists but may be lost with a loss of power.
+    /// A call that fails has published no file, with three exceptions. With [`FolderError::Wrong`], a damaged file of this
+    /// name exists. If the folder could not be flushed, the file exists but may be lost with a loss of power. If the file
+    /// could not be read back, it exists.
     pub fn publish(&self, draft: &Draft, payload: &[u8]) -> Result<Published, FolderError> {
         let mut sum = PayloadSum::new();
         sum.update(payload);

@@ -59,7 +59,7 @@ pub struct Info<'a> {
     pub quant_bits: u8,
     /// The reason for saving.
     pub save_reason: SaveReason,
-    /// The number of tokens in the header. The valid ones are [`tokens`](Self::tokens).
+    /// The header's count of tokens, which nothing checks. [`tokens`](Self::tokens) has the real ones.
     pub cached_token_count: u32,
     /// The number of times that the file was loaded.
     pub hit_count: u32,
@@ -71,7 +71,7 @@ pub struct Info<'a> {
     pub last_used_time: u64,
     /// The payload's length in the header, equal to [`payload_length`](Self::payload_length).
     pub payload_byte_count: u64,
-    /// The payload's offset from the start of the file. It may have any value.
+    /// The payload's offset from the start of the file. The payload ends where the file does.
     pub payload_offset: u64,
     /// The payload's length in bytes.
     pub payload_length: u64,
