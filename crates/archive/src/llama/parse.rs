@@ -154,8 +154,8 @@ impl<'a> Reader<'a> {
             true => Rows { kind, bytes: u64::from(low) * u64::from(high) },
         };
         let wrong = match rows.element() {
-            _ if rows.bytes == 0 => Some("a row has bytes"),
-            Some(element) if !rows.bytes.is_multiple_of(element) => Some("its elements are longer"),
+            _ if rows.bytes == 0 => Some("a row must not be empty"),
+            Some(element) if !rows.bytes.is_multiple_of(element) => Some("a row is not a whole number of its elements"),
             Some(element) if transposed && u64::from(low) != element => Some("its elements have another length"),
             None if transposed => Some("quantized values cannot be transposed"),
             _ => None,
