@@ -22,6 +22,7 @@ from ctypes import byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 
 import pytest
+from transload import Mark
 
 HERE = Path(__file__).parent
 
@@ -170,11 +171,25 @@ class Stream:
 
     def __init__(self, driver: Driver, handle: int, device: int):
         self.driver, self.handle, self.index = driver, handle, device
+        self._pin(1 << 24)
+
+    def _pin(self, length: int):
+        self._next, self._pinned = self.driver.pinned(length), length
+
+    def _host(self, length: int) -> int:
+        """The address of pinned memory, out of what was pinned before: a driver may let pinning wait for a stream that is held."""
+        if length > self._pinned:
+            self._pin(length)
+        address = self._next
+        self._next, self._pinned = address + length, self._pinned - length
+        return address
 
     def __cuda_stream__(self):
         return 0, self.handle
 
     def hold(self):
+        # What Transload allocates at its first use of a GPU may wait for all streams, also for one that is held.
+        Mark(self)
         self.driver.hold(self.handle, True)
 
     def release(self):
@@ -183,7 +198,7 @@ class Stream:
     def write(self, array: Array, data: bytes):
         """Has bytes written, later."""
         self.driver.enter(self.index)
-        address = self.driver.pinned(len(data))
+        address = self._host(len(data))
         ctypes.memmove(address, data, len(data))
         self.driver.call(
             "cuMemcpyHtoDAsync_v2", c_uint64(array.address), c_void_p(address), c_size_t(len(data)), c_void_p(self.handle)
@@ -192,7 +207,7 @@ class Stream:
     def read(self, array: Array):
         """Has all bytes read, later. What is returned tells them when that is done."""
         self.driver.enter(self.index)
-        address = self.driver.pinned(array.nbytes)
+        address = self._host(array.nbytes)
         self.driver.call(
             "cuMemcpyDtoHAsync_v2", c_void_p(address), c_uint64(array.address), c_size_t(array.nbytes), c_void_p(self.handle)
         )
