@@ -26,7 +26,8 @@ proptest! {
                     prop_assert_eq!(seen.len(), places.len());
                     for address in seen {
                         prop_assert!(address.allocation < count);
-                        prop_assert!(address.offset >= group.offset && address.offset < size);
+                        let offset = side.stated(rank, group).unwrap().offset;
+                        prop_assert!(address.offset >= offset && address.offset < size);
                     }
                 }
             }
@@ -121,7 +122,8 @@ fn the_cases_are_varied() {
     let kinds = "attention mla compressed indexer opaque mamba2_conv mamba2_ssm gdn_conv gdn_ssm \
                  mamba1_conv mamba1_ssm linear";
     let others = "replicated-source replicated-destination both-replicated from-pp to-pp pp_layers \
-                  per_layer offset block_stride layer_stride order-array order-sub-axes \
+                  per_layer offset block_stride layer_stride stage-offset stage-block_stride \
+                  stage-layer_stride order-array order-sub-axes \
                   order-bracket order-letters sliding_window chunk_size v_head_dim two-groups \
                   recurrent-and-token conv-layouts-differ block-sizes-do-not-divide start ragged \
                   src-table dst-table null-entries nothing-moves tp-16 dtypes-f32 \
@@ -186,6 +188,10 @@ fn features(case: &Case, bytes: usize) -> Vec<String> {
             for key in ["offset", "block_stride", "layer_stride"] {
                 if group.get(key).is_some() {
                     all.insert(key.into());
+                }
+                let mut stages = group["stage"].as_array().into_iter().flatten();
+                if stages.any(|stage| stage.get(key).is_some()) {
+                    all.insert(format!("stage-{key}"));
                 }
             }
             if group["allocation"] == "per_layer" {

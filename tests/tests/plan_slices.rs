@@ -45,6 +45,7 @@ fn whole_caches(case: &Case, group: usize) -> (Json, Json) {
         let group = groups[0].as_object_mut().unwrap();
         group.remove("block_stride");
         group.remove("layer_stride");
+        group.remove("stage");
         group.insert("block_size".into(), json!(block_size));
         group.insert("num_blocks".into(), json!(num_blocks));
         for spec in group["spec"].as_array_mut().unwrap() {

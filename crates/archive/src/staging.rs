@@ -84,7 +84,7 @@ impl RankGroup {
             group.num_blocks = 1;
             group.allocation = Allocation::One;
             group.offset = 0;
-            (group.block_stride, group.layer_stride) = (None, None);
+            group.drop_strides();
             group.order = piece_order(group.specs.as_slice());
             for spec in &mut group.specs {
                 if let Some(layout) = spec.conv_layout_mut() {

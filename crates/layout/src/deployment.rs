@@ -69,7 +69,7 @@ pub struct Group {
     tp: u32,
     /// For each pipeline stage, the range of `layers` (by index) that it holds.
     stages: Vec<Stage>,
-    /// The placements. Stages with the same number of layers share one.
+    /// The placements. Stages that are alike share one.
     placements: Vec<Placement>,
 }
 

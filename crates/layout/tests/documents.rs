@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 use transload_layout::catalog::CacheDtype;
 use transload_layout::document::{Faults, Value};
-use transload_layout::{Deployment, Dtype};
+use transload_layout::{Axis, Deployment, Dtype};
 
 fn good() -> Json {
     json!({
@@ -263,6 +263,41 @@ fn pipeline_stages_have_to_add_up() {
     let faults = Deployment::from_document(typed).unwrap_err();
     assert!(faults.0[0].problem.contains("too much"), "{faults}");
     assert_fault(&with("/num_layers", json!(2)), "num_layers", "from 4");
+}
+
+#[test]
+fn a_group_may_be_elsewhere_on_each_stage() {
+    let mut document = with("/group/0/order", json!("BLSHC"));
+    document["pp"] = json!(2);
+    let mut staged = |strides: Json, stages: Json| {
+        for (key, value) in strides.as_object().unwrap() {
+            document["group"][0][key] = value.clone();
+        }
+        document["group"][0]["stage"] = stages;
+        document.clone()
+    };
+    let page = 32_768;
+    let stages = json!([{"offset": 64, "block_stride": 5 * page}, {"block_stride": 2 * page}]);
+    let deployment = check(&staged(json!({"offset": 4, "layer_stride": page}), stages)).unwrap();
+    let found = [0, 1].map(|stage| {
+        let view = deployment.groups()[0].views(0, stage).next().unwrap().view;
+        (view.offset, view.dim(Axis::Block).stride, view.dim(Axis::Layer).stride)
+    });
+    assert_eq!(found, [(64, 5 * page, page), (4, 2 * page, page)]);
+    // What is wrong with a stage is said there, and what is the group's at the group.
+    for (stages, path, part) in [
+        (json!([{}]), "stage", "has 1 entries, but pp is 2"),
+        (json!([]), "stage", "at least one [[group.stage]]"),
+        (json!({}), "stage", "has to be a list of tables"),
+        (json!([{}, {"block_stride": 100}]), "stage[1].block_stride", "takes 65536"),
+        (json!([{}, {"offset": 1u64 << 43}]), "stage[1].offset", "exceeds"),
+        (json!([{}, {"layer_stride": 0}]), "stage[1].layer_stride", "from 1 to"),
+        (json!([{}, {"order": "LB"}]), "stage[1].order", "is not a field here"),
+        (json!([{}, {"layer_stride": 2 * page}]), "block_stride", "takes 98304"),
+    ] {
+        let document = staged(json!({"block_stride": 2 * page, "layer_stride": page}), stages);
+        assert_fault(&document, &format!("group[0].{path}"), part);
+    }
 }
 
 #[test]

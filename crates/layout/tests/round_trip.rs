@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
-use transload_layout::document::{Document, GroupDocument, Value};
+use transload_layout::document::{Document, GroupDocument, StageDocument, Value};
 use transload_layout::spec::{
     Attention, ConvLayout, GdnConv, GdnSsm, Linear, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm, Mla, Opaque,
     ScaledLatent, Spec,
@@ -139,19 +139,27 @@ fn groups() -> impl Strategy<Value = GroupDocument> {
         prop_oneof![14 => Just(None), 1 => size().prop_map(Some)],
         prop_oneof![14 => Just(None), 1 => size().prop_map(Some)],
     );
+    let bytes = || option::of(select(vec![4096, 1 << 24]));
+    let stage = (bytes(), bytes(), bytes());
+    let stage =
+        stage.prop_map(|(offset, block_stride, layer_stride)| StageDocument { offset, block_stride, layer_stride });
+    let stages = prop_oneof![12 => Just(Vec::new()), 1 => vec(stage, 1..3)];
     let layers = prop_oneof![20 => select(vec!["0-3", "0,2", "1,3", "3"]), 1 => Just("")];
-    (layers, sizes, order, any::<bool>(), specs()).prop_map(
-        |(layers, (block_size, num_blocks, offset, block_stride, layer_stride), order, apart, specs)| GroupDocument {
-            name: String::new(),
-            layers: layers.to_owned(),
-            block_size,
-            num_blocks,
-            order,
-            allocation: if apart { Allocation::PerLayer } else { Allocation::One },
-            offset,
-            block_stride,
-            layer_stride,
-            specs,
+    (layers, sizes, order, any::<bool>(), stages, specs()).prop_map(
+        |(layers, (block_size, num_blocks, offset, block_stride, layer_stride), order, apart, stages, specs)| {
+            GroupDocument {
+                name: String::new(),
+                layers: layers.to_owned(),
+                block_size,
+                num_blocks,
+                order,
+                allocation: if apart { Allocation::PerLayer } else { Allocation::One },
+                offset,
+                block_stride,
+                layer_stride,
+                stages,
+                specs,
+            }
         },
     )
 }

@@ -97,7 +97,12 @@ pub(super) fn document(tape: &mut Tape<'_>, model: &Model, plan: &Plan, which: W
     }
     document["group"] = json!(groups);
     for index in 0..model.groups.len() {
-        pad(tape, &mut document, index);
+        if tape.once_in(3) {
+            pad(tape, &mut document, index, None);
+        }
+    }
+    for index in 0..model.groups.len() {
+        tell_stages_apart(tape, &mut document, index);
     }
     document
 }
@@ -179,13 +184,40 @@ fn side_spec(tape: &mut Tape<'_>, spec: &Value) -> Value {
     spec
 }
 
-/// Sometimes lets blocks and layers lie further apart than they must.
-fn pad(tape: &mut Tape<'_>, document: &mut Value, index: usize) {
-    if !tape.once_in(3) {
+/// Sometimes lets a group lie otherwise on some pipeline stages than on others.
+fn tell_stages_apart(tape: &mut Tape<'_>, document: &mut Value, index: usize) {
+    let stages = document["pp"].as_u64().unwrap_or(1);
+    if stages == 1 || !tape.once_in(3) {
         return;
     }
+    let side = Side::read(document).expect("a document that reads");
+    document["group"][index]["stage"] = json!(vec![json!({}); stages as usize]);
+    for stage in 0..stages {
+        let group = &mut document["group"][index];
+        let outer = ["block_stride", "layer_stride"].into_iter().max_by_key(|key| group[*key].as_u64());
+        let outer = outer.filter(|key| group.get(*key).is_some());
+        if tape.once_in(2) {
+            group["stage"][stage as usize]["offset"] = json!(tape.pick(&[0, 4, 36]));
+        }
+        match outer {
+            // The other one stays the group's.
+            Some(outer) if tape.once_in(2) => {
+                let least = group[outer].as_u64().unwrap_or(0);
+                group["stage"][stage as usize][outer] = json!(least + 4 * tape.below(5));
+            }
+            // The reader takes a stage without layers for one with a layer; the oracle does not.
+            None if tape.once_in(2) && !side.layers_of(stage * side.tp, &side.groups[index]).is_empty() => {
+                pad(tape, document, index, Some(stage))
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Lets blocks and layers lie further apart than they must, on all stages or on one.
+fn pad(tape: &mut Tape<'_>, document: &mut Value, index: usize, stage: Option<u64>) {
     let name = document["group"][index]["name"].as_str().unwrap_or_default().to_owned();
-    let dense = |document: &Value, axis| stride(document, &name, axis).ok().flatten();
+    let dense = |document: &Value, axis| stride(document, &name, stage, axis).ok().flatten();
     let step = match tape.once_in(8) {
         true => 1,
         false => 4,
@@ -195,7 +227,12 @@ fn pad(tape: &mut Tape<'_>, document: &mut Value, index: usize) {
         return;
     };
     let group = |document: &mut Value, key: &str, value: u64| {
-        document["group"][index][key] = json!(value);
+        let group = &mut document["group"][index];
+        let place = match stage {
+            None => group,
+            Some(stage) => &mut group["stage"][stage as usize],
+        };
+        place[key] = json!(value);
     };
     let layer = dense(document, 'L');
     // Whichever stride is larger belongs to the outer axis. With one layer, or one block, they may

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::order::Order;
 use super::place::Place;
@@ -35,14 +35,21 @@ pub struct Group {
     pub(super) order: Option<Order>,
     /// Whether each layer is an allocation of its own.
     pub per_layer: bool,
+    /// What the document says of each pipeline stage; one for all of them, where they are alike.
+    pub stages: Vec<Stated>,
+    /// What a page holds.
+    pub specs: Vec<Spec>,
+}
+
+/// What a document says of where a group is.
+#[derive(Clone, Debug)]
+pub struct Stated {
     /// Where the group starts in its allocation.
     pub offset: u64,
     /// Bytes from block to block, where stated.
     pub block_stride: Option<u64>,
     /// Bytes from layer to layer, where stated.
     pub layer_stride: Option<u64>,
-    /// What a page holds.
-    pub specs: Vec<Spec>,
 }
 
 impl Side {
@@ -108,7 +115,16 @@ impl Side {
     }
 
     pub(super) fn place(&self, rank: u64, group: &Group) -> Result<Place, Fault> {
-        Place::new(group, self.layers_of(rank, group), |component| self.units_of(rank, component))
+        let stated = self.stated(rank, group)?;
+        Place::new(group, stated, self.layers_of(rank, group), |component| self.units_of(rank, component))
+    }
+
+    /// What the document says of where `group` is on `rank`.
+    pub fn stated<'a>(&self, rank: u64, group: &'a Group) -> Result<&'a Stated, Fault> {
+        match &group.stages[..] {
+            [all] => Ok(all),
+            each => each.get((rank / self.tp) as usize).ok_or_else(|| "stage: too few".into()),
+        }
     }
 }
 
@@ -145,10 +161,25 @@ impl Group {
                 Some(Some("per_layer")) => true,
                 _ => return Err("allocation: neither one nor per_layer".into()),
             },
-            offset: number(group, "offset")?.unwrap_or(0),
-            block_stride: number(group, "block_stride")?,
-            layer_stride: number(group, "layer_stride")?,
+            stages: match group.get("stage") {
+                None => vec![Stated::read(&json!({}), group)?],
+                Some(stages) => {
+                    let stages = stages.as_array().ok_or("stage: no list")?;
+                    stages.iter().map(|stage| Stated::read(stage, group)).collect::<Result<_, _>>()?
+                }
+            },
             specs,
+        })
+    }
+}
+
+impl Stated {
+    fn read(stage: &Value, group: &Value) -> Result<Self, Fault> {
+        let stated = |key: &str| Ok::<_, Fault>(number(stage, key)?.or(number(group, key)?));
+        Ok(Self {
+            offset: stated("offset")?.unwrap_or(0),
+            block_stride: stated("block_stride")?,
+            layer_stride: stated("layer_stride")?,
         })
     }
 }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-pub use document::{Group, Side};
+pub use document::{Group, Side, Stated};
 pub use spec::{Component, Spec};
 pub use transfer::{Moved, Request, Route, transfer, transfer_to};
 
@@ -99,13 +99,14 @@ pub fn allocations(document: &Value, rank: u64, group: &str) -> Result<(u64, u64
 }
 
 /// Bytes from one block to the next, or from one layer to the next, of one group: the largest of
-/// all ranks. `None` where the axis has no stride of its own: a layer that is an allocation, or
+/// all ranks, or of those of a pipeline stage. `None` where the axis has no stride of its own: a layer that is an allocation, or
 /// an axis inside a bracket.
-pub fn stride(document: &Value, group: &str, axis: char) -> Result<Option<u64>, Fault> {
+pub fn stride(document: &Value, group: &str, stage: Option<u64>, axis: char) -> Result<Option<u64>, Fault> {
     let side = Side::read(document)?;
     let group = side.group(group)?;
     let mut largest = None;
-    for rank in 0..side.ranks() {
+    let ranks = stage.map_or(0..side.ranks(), |stage| stage * side.tp..(stage + 1) * side.tp);
+    for rank in ranks {
         largest = largest.max(side.place(rank, group)?.stride_of(axis));
     }
     Ok(largest)

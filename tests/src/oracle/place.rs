@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::document::Group;
+use super::document::{Group, Stated};
 use super::order::{Axis, Order};
 use super::spec::{Component, Content, Spec};
 use super::{Address, Fault, Name};
@@ -47,6 +47,7 @@ enum Layout {
 impl Place {
     pub(super) fn new(
         group: &Group,
+        stated: &Stated,
         layers: Vec<u64>,
         units: impl Fn(&Component) -> Result<Range<u64>, Fault>,
     ) -> Result<Self, Fault> {
@@ -71,7 +72,7 @@ impl Place {
             }
             held.push(of_spec);
         }
-        let outer_extents = Outer { group, layers: layers.len() as u64 };
+        let outer_extents = Outer { group, stated, layers: layers.len() as u64 };
         let layout = match &group.order {
             Some(order) => {
                 let (spec, held) = (&group.specs[0], &held[0]);
@@ -103,7 +104,7 @@ impl Place {
             }
         };
         Ok(Self {
-            offset: group.offset,
+            offset: stated.offset,
             per_layer: group.per_layer,
             layers,
             held,
@@ -189,6 +190,7 @@ impl Layout {
 /// What is needed to know every extent.
 struct Outer<'a> {
     group: &'a Group,
+    stated: &'a Stated,
     layers: u64,
 }
 
@@ -218,8 +220,8 @@ impl Outer<'_> {
                 continue;
             }
             let stated = match axis {
-                Axis::Block => self.group.block_stride,
-                Axis::Layer => self.group.layer_stride,
+                Axis::Block => self.stated.block_stride,
+                Axis::Layer => self.stated.layer_stride,
                 _ => None,
             };
             layout = Layout::Axis {

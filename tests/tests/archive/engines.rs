@@ -43,6 +43,7 @@ impl Engine {
             // These went with another number of blocks.
             group.remove("layer_stride");
             group.remove("block_stride");
+            group.remove("stage");
             counts.push(needed as u32);
         }
         let deployment = deployment(&document);

@@ -115,6 +115,7 @@ impl Shape {
                 offset: 0,
                 block_stride: None,
                 layer_stride: None,
+                stages: Vec::new(),
                 specs: vec![self.rows[members[0]].spec()],
             }
         });

@@ -109,6 +109,7 @@ impl Model {
                 offset: 0,
                 block_stride: page.filter(|_| recurrent).map(|page| page.bytes),
                 layer_stride: None,
+                stages: Vec::new(),
                 specs,
             };
             if group.takes_orders() {

@@ -2,7 +2,7 @@
 //! with the same key paths.
 
 use super::{Deployment, Group};
-use crate::document::{Faults, SCHEMA, Value};
+use crate::document::{Faults, SCHEMA, StageDocument, Value};
 use crate::placement::Allocation;
 use crate::spec::Spec;
 
@@ -128,6 +128,8 @@ impl GroupBuilder {
         block_stride(bytes: u64);
         /// Sets the distance in bytes from a layer to the next; default no padding.
         layer_stride(bytes: u64);
+        /// Sets what differs on each pipeline stage, one entry for each; default nothing.
+        stage(stages: &[StageDocument]);
     }
 
     /// Adds a spec. In the page of each block its states follow those of the earlier specs.
@@ -149,6 +151,8 @@ mod tests {
         let latent = Spec::mla(576, Dtype::F8E4M3);
         let attn = Group::builder("attn", "0-3", attention).block_size(32).num_blocks(7).order("HND").offset(512);
         let attn = attn.allocation(Allocation::PerLayer).block_stride(1 << 20);
+        let attn =
+            attn.stage(&[StageDocument { offset: Some(0), ..StageDocument::default() }, StageDocument::default()]);
         let pages = Group::builder("pages", "4-5", latent.clone()).spec(latent).layer_stride(1 << 24);
         let built = Deployment::builder()
             .name("decode")
@@ -186,6 +190,7 @@ mod tests {
             allocation = "per_layer"
             offset = 512
             block_stride = 1048576
+            stage = [{ offset = 0 }, {}]
             spec = [{ kind = "attention", heads = 8, head_dim = 128, dtype = "bf16" }]
             [[group]]
             name = "pages"

@@ -1,12 +1,14 @@
 //! The checks that turn a typed document into a deployment.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use super::{Deployment, Group, LayerSet, MAX_BLOCKS, MAX_GROUPS, MAX_LAYERS, MAX_RANKS, MAX_SIZE, MAX_SPECS, Stage};
-use crate::document::{Document, GroupDocument, Origin, Report, parse_order};
+use crate::document::{Document, GroupDocument, Origin, Report, StageDocument, parse_order};
 use crate::order::Order;
 use crate::placement::{Field, Placement, PlacementError, Shape};
 use crate::spec::{FieldValue, Spec};
+use crate::view::MAX_ALLOCATION_BYTES;
 
 /// Checks everything and reports every fault. Returns `None` if too much is wrong to build a deployment.
 /// Each group has its `origin`. A field that is already reported as faulty is not checked again, nor against other
@@ -123,6 +125,11 @@ impl GroupCheck<'_> {
         let before = report.count();
         report.in_range(&format!("{path}.block_size"), group.block_size, 1..=MAX_SIZE);
         report.in_range(&format!("{path}.num_blocks"), group.num_blocks, 1..=MAX_BLOCKS);
+        // Stages may have others in place of these, so that no placement checks them.
+        report.in_range(&format!("{path}.offset"), group.offset, 0..=MAX_ALLOCATION_BYTES);
+        for (field, stride) in [(Field::BlockStride, group.block_stride), (Field::LayerStride, group.layer_stride)] {
+            stride.map(|stride| report.in_range(&format!("{path}.{field}"), stride, 1..=MAX_ALLOCATION_BYTES));
+        }
         let order = match group.order.as_deref().map(parse_order) {
             None => None,
             Some(Ok(order)) => Some(order),
@@ -163,25 +170,30 @@ impl GroupCheck<'_> {
         report: &mut Report,
     ) -> Option<Group> {
         let group = self.group;
+        if !group.stages.is_empty() && group.stages.len() != stages.len() {
+            let problem = format!("has {} entries, but pp is {}", group.stages.len(), stages.len());
+            report.add_once(format!("{}.stage", self.path), problem);
+            return None;
+        }
         let mut placed = Vec::with_capacity(stages.len());
         let mut placements = Vec::new();
-        let mut by_slots: Vec<(usize, usize)> = Vec::new();
-        for stage in stages {
+        let mut known = HashMap::new();
+        for (number, stage) in stages.iter().enumerate() {
             let slots = layers.ids().partition_point(|id| *id < stage.start)
                 ..layers.ids().partition_point(|id| *id < stage.end);
-            // The placement depends only on the number of layers, so stages with equally many share one.
-            let known = by_slots.iter().find(|(count, _)| *count == slots.len());
-            let placement = match known {
-                Some((_, index)) => *index,
+            let own = group.stages.get(number);
+            // The placement depends only on these two, so stages that are alike in them share one.
+            let placement = match known.get(&(slots.len(), own)).copied() {
+                Some(index) => index,
                 None => {
-                    match self.placement(order.as_ref(), slots.len()) {
+                    match self.placement(order.as_ref(), slots.len(), own.unwrap_or(&StageDocument::default())) {
                         Ok(placement) => placements.push(placement),
                         Err(error) => {
-                            self.blame(&error, report);
+                            self.blame(&error, number, report);
                             return None;
                         }
                     }
-                    by_slots.push((slots.len(), placements.len() - 1));
+                    known.insert((slots.len(), own), placements.len() - 1);
                     placements.len() - 1
                 }
             };
@@ -201,7 +213,7 @@ impl GroupCheck<'_> {
         })
     }
 
-    fn placement(&self, order: Option<&Order>, slots: usize) -> Result<Placement, PlacementError> {
+    fn placement(&self, order: Option<&Order>, slots: usize, own: &StageDocument) -> Result<Placement, PlacementError> {
         let group = self.group;
         let shape = Shape {
             specs: &group.specs,
@@ -212,9 +224,9 @@ impl GroupCheck<'_> {
             layer_slots: slots.max(1) as u64,
             num_blocks: group.num_blocks,
             block_size: group.block_size,
-            offset: group.offset,
-            block_stride: group.block_stride,
-            layer_stride: group.layer_stride,
+            offset: own.offset.unwrap_or(group.offset),
+            block_stride: own.block_stride.or(group.block_stride),
+            layer_stride: own.layer_stride.or(group.layer_stride),
         };
         let placement = shape.place()?;
         Ok(match slots {
@@ -224,9 +236,15 @@ impl GroupCheck<'_> {
     }
 
     /// Reports a fault at the field where the document has the value, which may be the deployment's.
-    fn blame(&self, error: &PlacementError, report: &mut Report) {
+    fn blame(&self, error: &PlacementError, stage: usize, report: &mut Report) {
         let path = &self.path;
         let field = error.field();
+        let of_stage = self.group.stages.get(stage).is_some_and(|own| match field {
+            Field::Offset => own.offset.is_some(),
+            Field::BlockStride => own.block_stride.is_some(),
+            Field::LayerStride => own.layer_stride.is_some(),
+            _ => false,
+        });
         let inherited = match field {
             Field::Order => self.origin.inherits_order,
             Field::BlockSize => self.origin.inherits_block_size,
@@ -235,6 +253,8 @@ impl GroupCheck<'_> {
         };
         if inherited {
             report.add(field.to_string(), format!("{error} (in {path})"));
+        } else if of_stage {
+            report.add(format!("{path}.stage[{stage}].{field}"), error.to_string());
         } else {
             report.add(format!("{path}.{field}"), error.to_string());
         }

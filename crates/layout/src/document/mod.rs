@@ -75,6 +75,8 @@ pub struct GroupDocument {
     pub block_stride: Option<u64>,
     /// The distance in bytes from layer to layer, if it differs from the order's.
     pub layer_stride: Option<u64>,
+    /// What differs on each pipeline stage. Empty if all stages are alike, else one for each.
+    pub stages: Vec<StageDocument>,
     /// The specs, whose states lie one after another in the page of a block.
     pub specs: Vec<Spec>,
 }
@@ -90,6 +92,23 @@ impl GroupDocument {
     pub fn takes_orders(&self) -> bool {
         matches!(&self.specs[..], [Spec::Attention(_) | Spec::Mla(_) | Spec::Opaque(_)])
     }
+
+    /// Lets strides follow from the order, on all stages. They fit only the sizes and the order that they were given for.
+    pub fn drop_strides(&mut self) {
+        (self.block_stride, self.layer_stride) = (None, None);
+        self.stages.clear();
+    }
+}
+
+/// The location of a group on one pipeline stage. What is `None` is that of the [`GroupDocument`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct StageDocument {
+    /// The offset in bytes of the group in its allocation.
+    pub offset: Option<u64>,
+    /// The distance in bytes from block to block.
+    pub block_stride: Option<u64>,
+    /// The distance in bytes from layer to layer.
+    pub layer_stride: Option<u64>,
 }
 
 /// The fields from which a [`GroupDocument`]'s values come, so that each fault is reported once, at the right field.

@@ -3,7 +3,7 @@
 use super::field::{Form, Need};
 use super::kinds::read_spec;
 use super::reader::{Faulty, Reader};
-use super::{Document, GroupDocument, Origin, Report, SCHEMA, Value};
+use super::{Document, GroupDocument, Origin, Report, SCHEMA, StageDocument, Value};
 use crate::deployment::{MAX_BLOCKS, MAX_GROUPS, MAX_LAYERS, MAX_RANKS, MAX_SIZE, MAX_SPECS};
 use crate::order::Order;
 use crate::placement::Allocation;
@@ -66,6 +66,7 @@ pub(super) fn read_deployment(reader: &mut Reader<'_, '_>) -> (Document, Vec<Ori
     };
     let groups = reader.tables(
         "group",
+        Need::Required,
         MAX_GROUPS,
         "layers with the same specs and the same block table; one table each",
         |group| Some(read_group(group, &inherited)),
@@ -113,8 +114,16 @@ pub(super) fn read_group(reader: &mut Reader<'_, '_>, inherited: &Inherited) -> 
         reader.optional("block_stride", 1..=MAX_ALLOCATION_BYTES, "bytes from a block to the next; default no padding");
     let layer_stride =
         reader.optional("layer_stride", 1..=MAX_ALLOCATION_BYTES, "bytes from a layer to the next; default no padding");
+    let stages = reader.tables(
+        "stage",
+        Need::Optional,
+        MAX_RANKS as usize,
+        "where the group is on each pipeline stage; default alike on all",
+        |stage| Some(read_stage(stage)),
+    );
     let specs = reader.tables(
         "spec",
+        Need::Required,
         MAX_SPECS,
         "what each layer caches; a block's page holds the specs one after another",
         read_spec,
@@ -171,10 +180,20 @@ pub(super) fn read_group(reader: &mut Reader<'_, '_>, inherited: &Inherited) -> 
         offset: offset.unwrap_or(0),
         block_stride: block_stride.unwrap_or(None),
         layer_stride: layer_stride.unwrap_or(None),
+        stages: stages.into_iter().map(Option::unwrap_or_default).collect(),
         specs: specs.into_iter().map(|spec| spec.unwrap_or_else(placeholder)).collect(),
     };
     origin.faulty |= reader.faults() > before;
     (group, origin)
+}
+
+pub(super) fn read_stage(reader: &mut Reader<'_, '_>) -> StageDocument {
+    let mut bytes = |key, least, about| reader.optional(key, least..=MAX_ALLOCATION_BYTES, about).unwrap_or(None);
+    StageDocument {
+        offset: bytes("offset", 0, "bytes before the group in its allocation; default the group's"),
+        block_stride: bytes("block_stride", 1, "bytes from a block to the next; default the group's"),
+        layer_stride: bytes("layer_stride", 1, "bytes from a layer to the next; default the group's"),
+    }
 }
 
 /// Reads an order as text. A stride-order array is converted to the text of the same order.

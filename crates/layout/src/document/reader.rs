@@ -208,17 +208,20 @@ impl<'a, 'f> Reader<'a, 'f> {
         self.faults.in_range(&path, number, bounds).ok_or(Faulty)
     }
 
-    /// Reads a list of 1 to `most` tables. A table that could not be read yields `None`.
+    /// Reads a list of 1 to `most` tables; an optional one may be absent. A table that could not be read yields `None`.
     pub(super) fn tables<T>(
         &mut self,
         key: &'static str,
+        need: Need,
         most: usize,
         about: &'static str,
         mut read: impl FnMut(&mut Reader<'_, '_>) -> Option<T>,
     ) -> Vec<Option<T>> {
-        let value = self.request(key, Form::Tables(most), Need::Required, about);
+        let optional = matches!(need, Need::Optional);
+        let value = self.request(key, Form::Tables(most), need, about);
         let path = self.path(key);
         let items = match value {
+            None if optional => &[],
             Some(Value::List(items)) if !items.is_empty() => items.as_slice(),
             Some(Value::List(_)) | None => {
                 self.faults.lacks_table(&path);

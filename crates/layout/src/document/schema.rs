@@ -3,7 +3,7 @@
 use super::Value;
 use super::field::{Field, Form, Need};
 use super::kinds::KINDS;
-use super::read::{Inherited, read_deployment, read_group};
+use super::read::{Inherited, read_deployment, read_group, read_stage};
 use super::reader::Reader;
 
 /// The URL of the schema, which is also its id.
@@ -23,7 +23,8 @@ const ID: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/raw/main/docs/src/refer
 /// ```
 pub fn json_schema() -> Value {
     let group = Reader::requested_by(|reader| read_group(reader, &Inherited::NOTHING));
-    let mut definitions = vec![("group", object(&group)), ("spec", spec())];
+    let stage = object(&Reader::requested_by(read_stage));
+    let mut definitions = vec![("group", object(&group)), ("stage", stage), ("spec", spec())];
     definitions.extend(KINDS.iter().map(|kind| {
         let fields = Reader::requested_by(|reader| kind.read(reader));
         (kind.name, object(&fields))

@@ -1,6 +1,6 @@
 //! Conversion of a [`Document`] to a tree of values that reads back as the same document.
 
-use super::{Document, GroupDocument, SCHEMA, Value};
+use super::{Document, GroupDocument, SCHEMA, StageDocument, Value};
 use crate::placement::Allocation;
 use crate::spec::{ConvLayout, FieldValue, Spec};
 
@@ -75,8 +75,24 @@ impl GroupDocument {
         }
         fields.numbers("block_stride", self.block_stride);
         fields.numbers("layer_stride", self.layer_stride);
+        if !self.stages.is_empty() {
+            fields.0.push(("stage".to_owned(), self.stages[..].into()));
+        }
         fields.list("spec", self.specs.iter().map(Spec::to_value));
         fields.table()
+    }
+}
+
+impl From<&[StageDocument]> for Value {
+    fn from(stages: &[StageDocument]) -> Self {
+        let stages = stages.iter().map(|stage| {
+            let mut fields = Fields::default();
+            fields.numbers("offset", stage.offset);
+            fields.numbers("block_stride", stage.block_stride);
+            fields.numbers("layer_stride", stage.layer_stride);
+            fields.table()
+        });
+        Value::List(stages.collect())
     }
 }
 

@@ -102,6 +102,7 @@ fn each_field_of_the_schema_is_in_a_document_that_is_read() {
         note("", &document);
         for group in document["group"].as_array().unwrap() {
             note("group", group);
+            group["stage"].as_array().into_iter().flatten().for_each(|stage| note("stage", stage));
             for spec in group["spec"].as_array().unwrap() {
                 note("spec", &json!({"kind": spec["kind"]}));
                 note(spec["kind"].as_str().unwrap(), spec);

@@ -175,7 +175,7 @@ pub(super) fn roomy(mut document: Document, tokens: u64) -> Option<Deployment> {
     Deployment::from_document(document.clone()).ok().or_else(|| {
         // Explicit strides may fit only the original number of blocks.
         for group in &mut document.groups {
-            (group.block_stride, group.layer_stride) = (None, None);
+            group.drop_strides();
         }
         Deployment::from_document(document).ok()
     })

@@ -84,7 +84,7 @@ impl Change {
         }
         if *self != Self::default() {
             // Explicit strides fit only the unchanged layout.
-            (group.block_stride, group.layer_stride) = (None, None);
+            group.drop_strides();
         }
     }
 
