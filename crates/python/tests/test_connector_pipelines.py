@@ -6,12 +6,13 @@ import time
 
 import pytest
 from vllm_stand_in import vllm_names as vllm
-from vllm_stand_in.fixtures import end_alike, fetch, load, move, prefilled, prompt
+from vllm_stand_in.fixtures import end_alike, fetch, load, move, prefilled, prompt, refuse
 from vllm_stand_in.model import Attention, gdn, mamba2
 
 import transload
 
 TOKENS = prompt(100)
+SIZES = [Attention(range(0, 6, 2)), Attention(range(1, 6, 2), head_dim=64)]
 EVEN, UNEVEN, LAST = [range(3), range(3, 6)], [range(5), range(5, 6)], [range(1), range(1, 2), range(2, 6)]
 
 
@@ -36,6 +37,7 @@ HYBRIDS = {
     "states of the first stage": [mamba2(range(3)), Attention(range(3, 6))],
     "two sizes of heads": [Attention(range(0, 6, 3)), Attention([1, 2, 4, 5], head_dim=64)],
     "states of another kind": [Attention([5]), gdn(range(5))],
+    "states named behind all other layers": [Attention(range(6)), mamba2(range(6), behind=6)],
 }
 
 
@@ -50,10 +52,11 @@ def test_hybrid_models(two_engines, groups, stages):
 
 
 @pytest.mark.parametrize("order", ["LBHSC", "LBSHC", "BLHSC", "BLSHC"])
-@pytest.mark.parametrize("stages", [EVEN, UNEVEN], ids=str)
-def test_orders(two_engines, order, stages):
-    """With blocks outermost strides depend on how many layers a stage has."""
-    move(*two_engines({"stages": stages, "order": order}, {"stages": EVEN, "order": order}, [Attention(range(6))]), TOKENS)
+@pytest.mark.parametrize("stages", [EVEN, UNEVEN, LAST], ids=str)
+@pytest.mark.parametrize("groups", [[Attention(range(6))], SIZES], ids=["one size", "two sizes"])
+def test_orders(two_engines, order, stages, groups):
+    """With blocks outermost strides depend on how many layers a stage has, and so does where the second kind of them begins."""
+    move(*two_engines({"stages": stages}, {"stages": EVEN}, groups, order=order, uniform=True), TOKENS)
 
 
 def test_layers_that_have_an_allocation_each(two_engines):
@@ -131,7 +134,7 @@ def moved_by(count, name=None):
     ("change", "message"),
     [
         (moved_by(1, "num_blocks"), r"stage 1 has num_blocks 65 for its layers \(3, 4, 5\), and another has 64"),
-        (moved_by(64, "offset"), "stage 1 has offset 64 "),
+        (moved_by(64, "offset"), "layer 3 of group 'attention' does not lie as it was described: .*'offset': 64"),
         (moved_by(-1), "stage 1 caches layer 2, and a stage before it layer 2"),
     ],
 )
@@ -139,6 +142,13 @@ def test_stages_that_disagree(engine, monkeypatch, change, message):
     monkeypatch.setattr(vllm.Group, "gather", changed(change))
     with pytest.raises((NotImplementedError, transload.DocumentError), match=message):
         engine("prefill", [Attention(range(6))], stages=EVEN)
+
+
+def test_a_layer_that_no_stage_tells_of(two_engines, monkeypatch):
+    """Servers of the model find that it is missing."""
+    monkeypatch.setattr(vllm.Group, "gather", changed(lambda parts: [dataclasses.replace(parts[0], layers=parts[0].layers[:-1])]))
+    prefill, decode = two_engines({"stages": EVEN}, {}, [Attention(range(6))])
+    refuse(decode, TOKENS, prefilled(prefill, TOKENS), "incompatible")
 
 
 def test_a_prefix_is_saved_when_every_stage_has_saved(engine, tmp_path, monkeypatch):

@@ -50,7 +50,7 @@ class Cache:
 
     @staticmethod
     def name(group, layer):
-        return f"model.layers.{layer}.{group.suffix}"
+        return f"model.layers.{layer + group.behind}.{group.suffix}"
 
     def backends(self):
         """The attention backend of each layer."""

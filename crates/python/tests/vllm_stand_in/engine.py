@@ -62,6 +62,7 @@ class Engine:
             "heads": next((group.heads for group in groups if not group.recurrent), 0),
             "lookahead": lookahead,
             "groups": model_groups,
+            "behind": max(group.behind for group in groups),
             "prefix_caching": prefix_caching,
             "model": model,
             "cache_dtype": cache_dtype,
@@ -81,25 +82,36 @@ class Engine:
     def _start(self):
         self._connector = importlib.import_module("transload.vllm").TransloadConnector
         self.figures = self._connector.build_kv_connector_stats()
-        vllm.ranks = vllm.Ranks(self.tp, self.ranks // self.tp)
+        vllm.ranks = self._members = vllm.Ranks(self.tp, self.ranks // self.tp)
         self.workers, self.lora = [None] * self.ranks, [None] * self.ranks
-        if self.ranks == self.tp:
-            for rank in range(self.ranks):
-                self._start_worker(rank)
-        else:
-            with ThreadPoolExecutor(self.ranks) as pool:
-                list(pool.map(self._start_worker, range(self.ranks)))
+        self._on_each(self._start_worker)
         config = vllm.vllm_config(**self._options, backends=self.caches[0].backends())
         self.scheduler = self._connector(config, vllm.KVConnectorRole.SCHEDULER, self.caches[0].config())
         if config.kv_transfer_config.kv_load_failure_policy == "recompute":
             self.policy = "recompute"
         self.core = vllm.EngineCoreProc(self, self.lora)
         self.scheduler.bind_kv_cache_manager(self.manager)
+        self._meet()
+
+    def _on_each(self, call):
+        """Calls this for each rank. Those of several stages wait for each other."""
+
+        def called(rank):
+            self._members.enter(rank)
+            call(rank)
+
+        if self.ranks == self.tp:
+            for rank in range(self.ranks):
+                called(rank)
+        else:
+            with ThreadPoolExecutor(self.ranks) as pool:
+                list(pool.map(called, range(self.ranks)))
+
+    def _meet(self):
         addresses = {divmod(rank, self.tp): worker.get_handshake_metadata() for rank, worker in enumerate(self.workers)}
         self.scheduler.set_xfer_handshake_metadata_pp_aware(pickle.loads(pickle.dumps(addresses)))
 
     def _start_worker(self, rank):
-        vllm.ranks.enter(rank)
         cache = self.caches[rank]
         config = vllm.vllm_config(**self._options, backends=cache.backends(), rank=rank)
         self.workers[rank] = self._connector(config, vllm.KVConnectorRole.WORKER, cache.config())
@@ -112,6 +124,17 @@ class Engine:
         # Its port is free when nobody has the agent any more.
         self.workers.clear()
         gc.collect()
+
+    def fall_asleep(self):
+        for worker, cache in zip(self.workers, self.caches):
+            worker.unregister_kv_caches()
+            # Whoever reads it from here on reads no number.
+            cache.restore([numpy.full_like(content, 0xFF) for content in cache.bytes()])
+
+    def wake_up(self):
+        vllm.ranks = self._members = vllm.Ranks(self.tp, self.ranks // self.tp)
+        self._on_each(lambda rank: self.workers[rank].restore_kv_caches())
+        self._meet()
 
     # --- what tests ask of it --------------------------------------------------------
 

@@ -35,6 +35,7 @@ class Attention:
     mla: bool = False
     transfer: bool = True
     recurrent = False
+    behind = 0
     suffix = "attn"
     backend = None
     """Its attention backend, where that is not the engine's."""
@@ -132,6 +133,8 @@ class Recurrent:
     recurrent = True
     suffix = "mixer"
     backend = None
+    behind: int = 0
+    """How many numbers behind its own a layer is named, as those of Falcon-H1 are."""
 
     def channels(self, tp, rank):
         """Which of the whole model's channels a rank has."""

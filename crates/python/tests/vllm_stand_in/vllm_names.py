@@ -46,6 +46,16 @@ class KVConnectorBase_V1:
         self._vllm_config, self._role, self._kv_cache_config = vllm_config, role, kv_cache_config
         self._connector_metadata = None
 
+    @classmethod
+    def supports_sleep_mode(cls, kv_transfer_config):
+        return True
+
+    def unregister_kv_caches(self):
+        pass
+
+    def restore_kv_caches(self):
+        pass
+
     def bind_kv_cache_manager(self, kv_cache_manager):
         self._kv_cache_manager = kv_cache_manager
 
@@ -267,6 +277,15 @@ class EngineCore:
 
     def set_weight_version(self, weight_version):
         pass
+
+    def sleep(self, level=1, mode="abort"):
+        self.scheduler.run()
+        if not self.scheduler.reset():
+            raise RuntimeError("Failed to reset the KV connector cache.")
+        self.scheduler.fall_asleep()
+
+    def wake_up(self, tags=None):
+        self.scheduler.wake_up()
 
 
 class EngineCoreProc(EngineCore):
@@ -492,7 +511,7 @@ class KVTransferConfig:
         return self.kv_role in ("kv_consumer", "kv_both")
 
 
-def vllm_config(role="kv_producer", extra=None, *, tp=1, pp=1, rank=0, heads=4, backends=None, lookahead=0, groups=None,
+def vllm_config(role="kv_producer", extra=None, *, tp=1, pp=1, rank=0, heads=4, backends=None, lookahead=0, groups=None, behind=0,
                 prefix_caching=False, model=None, max_loras=4, cache_dtype="auto", device="cpu", parallel=None):  # fmt: skip
     """What the connector reads of vLLM's configuration. `backends`: the attention backend of each layer; `parallel`: what is otherwise
     of the configuration of parallelism."""
@@ -527,7 +546,9 @@ def vllm_config(role="kv_producer", extra=None, *, tp=1, pp=1, rank=0, heads=4, 
             is_prefix_caching_supported=True,
             enable_sleep_mode=False,
             get_total_num_kv_heads=lambda: heads,
-            hf_text_config=SimpleNamespace(n_groups=groups, rope_parameters=None),
+            hf_text_config=SimpleNamespace(
+                n_groups=groups, rope_parameters=None, model_type="falcon_h1" if behind else "llama", num_hidden_layers=behind
+            ),
             hf_config_path=None,
             hf_overrides={},
             max_model_len=4096,

@@ -123,7 +123,7 @@ def read(
             tensors = [kv_caches[each] for each in names]
             location, memory = _locate(tensors, names, layer)
             split = _blocks_of_kernels(tensors[0], kv_cache_config.num_blocks, names[0])
-            numbers = tuple(map(extract_layer_index, names))
+            numbers = tuple(_number(vllm_config, each) for each in names)
             own.append(_Part(source, layer, numbers, location, split, group.kv_cache_spec.block_size))
             here.append((tensors, memory))
     stages = _of_all_stages(own)
@@ -207,29 +207,36 @@ def _by_group(stages: list[list[_Part]]) -> list[list[_Part | None]]:
 
 
 def _common(parts: list[_Part | None]) -> dict[str, Any]:
-    """Returns where a group's blocks are, as all stages can be told at once.
-
-    Strides in which stages differ are left out, so that they follow from the order and the stage's layers. Each stage compares what
-    that makes with its tensors.
+    """Returns where a group's blocks are, on all stages or on each.
 
     Raises:
-        UnsupportedCache: stages differ in something else.
+        UnsupportedCache: stages differ in what has to be alike on all.
     """
-    common: dict[str, Any] = {}
     there = [(stage, part) for stage, part in enumerate(parts) if part is not None]
-    # Where one layer's place among the axes does not show, that of others counts.
-    for stage, part in sorted(there, key=lambda each: -len(each[1].layers)):
-        for name, value in part.location.items():
-            if name == "order" and len(part.layers) == 1 and value.replace("L", "") == common.get(name, "").replace("L", ""):
-                continue
-            if common.setdefault(name, value) not in (value, None):
-                if name not in ("block_stride", "layer_stride"):
-                    raise UnsupportedCache(
-                        f"stage {stage} has {name} {value!r} for its layers {part.layers}, and another has {common[name]!r}: that "
-                        "cannot be described yet"
-                    )
-                common |= {"block_stride": None, "layer_stride": None}
-    return {name: value for name, value in common.items() if value is not None}
+    most = max(there, key=lambda each: len(each[1].layers))[1]
+    first = most.location
+    for stage, part in there:
+        for name in ("num_blocks", "allocation", "order"):
+            found, wanted = part.location.get(name), first.get(name)
+            if len(part.layers) == 1 and name != "num_blocks":
+                # It does not show where others would be.
+                found, wanted = (each["order"].replace("L", "") for each in (part.location, first))
+            if found != wanted:
+                raise UnsupportedCache(
+                    f"stage {stage} has {name} {found!r} for its layers {part.layers}, and another has {wanted!r}: that cannot be described"
+                )
+    # A stage that leaves a field out is not described by it: it has one layer, or none.
+    fields = {name: [(part or most).location.get(name, first.get(name)) for part in parts] for name in _BY_STAGE}
+    differ = {name: values for name, values in fields.items() if len({*values}) > 1}
+    common = {name: value for name, value in first.items() if name not in differ}
+    if differ:
+        stages = [zip(differ, values) for values in zip(*differ.values())]
+        common["stage"] = [{name: value for name, value in stage if value is not None} for stage in stages]
+    return common
+
+
+_BY_STAGE = ("offset", "block_stride", "layer_stride")
+"""Fields of a group's document that each stage may have of its own."""
 
 
 def _layers_of_stages(stages: list[list[_Part]]) -> list[int]:
@@ -238,7 +245,6 @@ def _layers_of_stages(stages: list[list[_Part]]) -> list[int]:
     for stage, parts in enumerate(stages):
         numbers = [number for part in parts for number in part.layers]
         if numbers and min(numbers) < end:
-            # Falcon-H1 numbers all of its recurrent layers behind all others, so that each stage has some of both.
             raise UnsupportedCache(
                 f"stage {stage} caches layer {min(numbers)}, and a stage before it layer {end - 1}: pipeline stages whose layers are not "
                 "numbered in their order cannot be described yet"
@@ -282,6 +288,13 @@ def _groups_of(vllm_config: VllmConfig, group: Any, kv_caches: dict[str, Any]) -
         if len(set(numbers)) < len(numbers):
             raise UnsupportedCache(f"layers {', '.join(names)}: several caches of one layer cannot be told apart")
     return found
+
+
+def _number(vllm_config: VllmConfig, name: str) -> int:
+    """Returns the number of a layer in the model."""
+    number, config = extract_layer_index(name), vllm_config.model_config.hf_text_config
+    # Falcon-H1 names the recurrent part of layer i of n as if it were layer n + i.
+    return number % config.num_hidden_layers if getattr(config, "model_type", None) == "falcon_h1" else number
 
 
 def _locate(tensors: list[torch.Tensor], names: list[str], layer: Layer) -> tuple[dict[str, Any], Memory]:
