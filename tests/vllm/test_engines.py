@@ -9,7 +9,8 @@ from disaggregated import prompts
 from servers import post
 from test_pairs import ask_together
 
-SIZE = ["--data-parallel-size", "2"]
+ENGINES = {"options": ["--data-parallel-size", "2"], "environment": {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}}
+"""What a server with two engines has more than one with one."""
 
 
 def ask(server, engine, prompt, tokens, **more):
@@ -23,11 +24,7 @@ def ask(server, engine, prompt, tokens, **more):
 @pytest.mark.newer
 @pytest.mark.parametrize(("engines", "mode"), [((2, 1), "pull"), ((1, 2), "pull"), ((1, 2), "push")], ids=str)
 def test_engines_of_a_dense_model(start, alone, engines, mode):
-    cores = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
-    sides = [
-        {"block_size": size, **({"options": SIZE, "environment": cores} if count == 2 else {})}
-        for count, size in zip(engines, (32, 64))
-    ]
+    sides = [{"block_size": size, **(ENGINES if count == 2 else {})} for count, size in zip(engines, (32, 64))]
     pair = start("llama", prefill=sides[0], decode=sides[1], mode=mode)
     ways = list(itertools.product(*(range(count) if count > 1 else [None] for count in engines)))
     asked = prompts([100 + 300 * number for number in range(len(ways))] + [70, 80, 90, 33], seed=41)

@@ -21,6 +21,8 @@ from aioquic.quic.configuration import QuicConfiguration
 from conftest import total
 from disaggregated import prompts
 from servers import prefill
+from test_engines import ENGINES
+from test_stages import side
 
 LEASE = 3.0
 
@@ -154,10 +156,15 @@ def client(url, prompt, params=None):
         asking.wait()
 
 
-def test_decode_killed_in_the_middle_of_a_load(start, alone):
+SHAPES = {"one engine": {}, "stages": side(2), "engines": ENGINES}
+"""What both servers of a pair are."""
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_decode_killed_in_the_middle_of_a_load(start, alone, shape):
     asked = prompts([900, 100], seed=14)
     expected = alone.tokens("llama", asked)
-    pair = start("llama", decode={"block_size": 64}, lease_seconds=LEASE)
+    pair = start("llama", prefill=SHAPES[shape], decode=SHAPES[shape] | {"block_size": 64}, lease_seconds=LEASE)
     with loading(pair, asked[0]):
         pair.decode.kill()
     wait_until(lambda: idle(pair.prefill))
@@ -234,16 +241,18 @@ async def strangers(ports, each) -> collections.Counter:
 
 
 @pytest.mark.newer
-def test_clients_that_go_away(start, alone):
+@pytest.mark.parametrize("shape", SHAPES)
+def test_clients_that_go_away(start, alone, shape):
     """Aborted in the middle of a load, and at either side at any moment: all blocks come back."""
     asked = prompts([900] * 12 + [100], seed=16)
     [expected] = alone.tokens("llama", asked[12:])
-    pair = start("llama", decode={"block_size": 64}, lease_seconds=LEASE)
+    pair = start("llama", prefill=SHAPES[shape], decode=SHAPES[shape] | {"block_size": 64}, lease_seconds=LEASE)
     with loading(pair, asked[0]) as asking:
         asking.kill()
         wait_until(lambda: total(pair.decode, "vllm:num_requests_") == 0)
     wait_until(lambda: idle(pair.prefill) and idle(pair.decode))
-    assert total(pair.decode, "vllm:transload_failures_total", 'kind="cancelled"') == 1
+    # Each rank of the engine has given up its part.
+    assert total(pair.decode, "vllm:transload_failures_total", 'kind="cancelled"') == (2 if shape == "stages" else 1)
 
     chosen = random.Random(2)
     for prompt in asked[:12]:

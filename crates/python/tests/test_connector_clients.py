@@ -28,12 +28,25 @@ JSON = st.recursive(
 """What a JSON parser of Python returns: also NaN, numbers of any size, and halves of surrogate pairs."""
 
 
+SHAPES = {
+    "one engine": {},
+    "stages": {"stages": [range(2), range(2, 4)]},
+    "engines": {"parallel": {"data_parallel_size": 2, "data_parallel_index": 1, "data_parallel_rank_local": 1}},
+}
+
+
+@pytest.fixture
+def shape():
+    return {}
+
+
 @pytest.fixture(params=["fail", "recompute"])
-def both(request, engine):
+def both(request, engine, shape):
     """A server of both roles."""
-    return engine("decode", role="kv_both", policy=request.param)
+    return engine("decode", role="kv_both", policy=request.param, **shape)
 
 
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_parameters_that_are_anything(both):
     """Whatever they are, their own request ends, and another one does not notice. What makes a ticket is left out."""
     parameters = st.fixed_dictionaries(

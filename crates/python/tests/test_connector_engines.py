@@ -81,6 +81,22 @@ def test_an_engine_that_was_started_again(server, engine):
     end_alike(first, decode)
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_ticket_of_an_engine_that_has_moved(server, engine, named):
+    """Where it was is another engine now, of its name or not."""
+    extra = {"instance": "blue"} if named else {}
+    first, second = server("prefill", 2, extra=extra)
+    [decode] = server("decode", 1, extra={"timeout_seconds": 2})
+    params = prefilled(second, TOKENS)
+    port = second.port + 1
+    for each in first, second:
+        each.shutdown()
+    moved = engine("prefill", port=port, extra=extra)
+    refuse(decode, TOKENS, params, "unreachable" if named else "restarted")
+    decode.figures.reset()
+    move(moved, decode, TOKENS)
+
+
 def test_two_engines_of_one_index(engine):
     first = engine("decode")
     config = vllm.vllm_config(**first._options, backends=first.caches[0].backends())
