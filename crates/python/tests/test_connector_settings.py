@@ -174,7 +174,6 @@ EARLY = {
     "contexts": ({}, set_at("parallel_config.decode_context_parallel_size", 2), "--decode-context-parallel-size is 2"),
     "prefill contexts": ({}, set_at("parallel_config.prefill_context_parallel_size", 2), "--prefill-context-parallel-size is 2"),
     "a device": ({}, set_at("device_config.device_type", "xpu"), "vLLM computes on 'xpu': .* memory of the host and of NVIDIA GPUs"),
-    "sleep": ({}, set_at("model_config.enable_sleep_mode", True), "--enable-sleep-mode takes the cache's memory away .*: leave it out"),
     "no reuse of prefixes": ({"store": "file:///kv"}, set_at("model_config.is_prefix_caching_supported", False),
                              "vLLM does not reuse prefixes of this model.*extra_config.store"),
     "an unknown setting": ({"cert": "x"}, None, "extra_config.cert is not a setting; did you mean 'certs'"),
@@ -290,8 +289,15 @@ def test_a_codec_beside_who_would_share_what_is_not_exact(engine, connector, wit
         engine(agent, extra=store | {setting: codec}, **shape or {})
 
 
-def test_sleep_is_refused(connector):
-    assert not connector.TransloadConnector.supports_sleep_mode(None)
+def test_sleep_is_refused_where_connectors_are_not_told(connector, monkeypatch):
+    from transload.vllm import startup
+
+    config = vllm.vllm_config(extra={"certs": "certs"})
+    config.model_config.enable_sleep_mode = True
+    startup.check(config, config.kv_transfer_config)
+    monkeypatch.delattr(vllm.KVConnectorBase_V1, "restore_kv_caches")
+    with pytest.raises(connector.ConfigError, match="--enable-sleep-mode takes the cache's memory away, and this version .*: leave it out"):
+        startup.check(config, config.kv_transfer_config)
 
 
 def test_windows_and_cached_prefixes(connector, engine, tmp_path):

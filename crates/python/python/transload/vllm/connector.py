@@ -127,6 +127,12 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         self._in_worker.register(kv_caches)
 
+    def unregister_kv_caches(self) -> None:
+        self._in_worker.unregister()
+
+    def restore_kv_caches(self) -> None:
+        self._in_worker.restore()
+
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
         return self._in_worker.address()
 
@@ -165,13 +171,6 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
             self._worker.shutdown()
         else:
             self.in_scheduler.shutdown()
-
-    # --- before vLLM makes either ----------------------------------------------------
-
-    @classmethod
-    def supports_sleep_mode(cls, kv_transfer_config: KVTransferConfig) -> bool:
-        """Says no to vLLM 0.33: sleep may map the cache anew, and agents that have it registered would not know."""
-        return False
 
     # --- figures ---------------------------------------------------------------------
 

@@ -26,6 +26,8 @@ WITHOUT = {
     "set_weight_version": "does not tell what weights are called after they have changed in place: tickets and the store then rest until "
     "it is started again",
     "add_lora": "does not tell when an adapter is replaced: requests with adapters get no tickets, and are not saved or loaded",
+    "sleep": "does not tell when it falls asleep: with --enable-sleep-mode that fails, unless reset_keeps_weights says that weights never "
+    "change",
     "_process_input_queue": "cannot rest while it only holds blocks for others: it takes a core meanwhile",
 }
 """The methods of vLLM's engine that are followed, and what becomes of a server whose vLLM has not got one."""
@@ -74,6 +76,7 @@ def follow() -> set[str]:
         (core, "collective_rpc", "method", _followed_by_change),
         (core, "set_weight_version", "weight_version", _after(lambda half, version: half.name_weights(version))),
         (core, "add_lora", "lora_request", _after(lambda half, request: half.add_adapter(request))),
+        (core, "sleep", "level", _announced),
         (process, "_process_input_queue", None, _rested),
     ):
         method = getattr(owner, name, None)
@@ -97,6 +100,16 @@ def _followed_by_change(run: Callable[..., Any]) -> Callable[..., Any]:
         return run(engine, method, *arguments, **more)
 
     return followed
+
+
+def _announced(sleep: Callable[..., Any]) -> Callable[..., Any]:
+    def announced(engine: Any, level: int = 1, *arguments: Any, **more: Any) -> Any:
+        # At level 0 it only pauses.
+        for half in _halves(engine) if level else ():
+            half.fall_asleep(keeps_weights=level == 1)
+        return sleep(engine, level, *arguments, **more)
+
+    return announced
 
 
 def _after(tell: Callable[[Scheduler, Any], None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -131,6 +131,7 @@ class Scheduler:
         """The ticket of each of the last requests that want several answers."""
         self._announcements = config.announcements(vllm_config.kv_transfer_config.kv_role)
         self._step = Step()
+        self._falls_asleep = False
 
     def bind_manager(self, manager: KVCacheManager) -> None:
         self._manager = manager
@@ -487,11 +488,19 @@ class Scheduler:
         except AttributeError as error:
             logger.warning("whether vLLM's own caches are cleared is not known with this version: %s", error)
             is_whole = False
-        is_named = self._weights.clear(is_whole=is_whole, keeps_weights=self._config.reset_keeps_weights)
+        # To fall asleep vLLM clears its caches, and fails where that fails.
+        falls_asleep, self._falls_asleep = self._falls_asleep, False
+        is_named = self._weights.clear(is_whole=is_whole, keeps_weights=self._config.reset_keeps_weights or falls_asleep)
         if is_whole:
             self._adapters.clear()
         self._forget()
-        return is_whole and is_named
+        return is_whole and (is_named or falls_asleep)
+
+    def fall_asleep(self, *, keeps_weights: bool) -> None:
+        """Takes note that vLLM clears its caches next to take their memory away, and with it that of weights, or a copy of them."""
+        if not keeps_weights:
+            self.change_weights()
+        self._falls_asleep = True
 
     def change_weights(self) -> None:
         """Voids what was computed before: vLLM changes the weights in place."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+
 from .config import BEFORE, Config, ConfigError, ranks_of
 from .weights import before_loading
 from .windows import has_windows
@@ -85,11 +87,11 @@ def _refuse_what_is_not_handled(vllm_config: VllmConfig, config: Config) -> None
         raise ConfigError(
             f"vLLM computes on {device!r}: TransloadConnector moves caches in memory of the host and of NVIDIA GPUs"
         )
-    if vllm_config.model_config.enable_sleep_mode:
-        # Sleep unmaps the cache, of which the agents that have it registered know nothing.
+    if vllm_config.model_config.enable_sleep_mode and not hasattr(KVConnectorBase_V1, "restore_kv_caches"):
+        # Sleep unmaps the cache, of which the agents that have it registered would know nothing.
         raise ConfigError(
-            "--enable-sleep-mode takes the cache's memory away while it is registered: leave it out "
-            "(--enable-cumem-allocator may stay)"
+            "--enable-sleep-mode takes the cache's memory away, and this version of vLLM does not tell connectors when (0.33 does): "
+            "leave it out (--enable-cumem-allocator may stay)"
         )
     if config.store is not None and not vllm_config.model_config.is_prefix_caching_supported:
         raise ConfigError(

@@ -7,6 +7,7 @@ that has stopped ends no engine: its leases and loads have failed, nothing touch
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from dataclasses import dataclass, field
 from itertools import chain
@@ -81,6 +82,8 @@ class Worker:
         tp, pp = get_tp_group(), get_pp_group()
         self._rank, self._ranks = pp.rank_in_group * tp.world_size + tp.rank_in_group, pp.world_size * tp.world_size
         self._identity = config.identity(self._rank)
+        self._kv_caches: dict[str, torch.Tensor] = {}
+        self._is_asleep = False
         self._cache: cache.Cache | None = None
         self._agent: Agent | None = None
         self._leases: dict[str, Lease | None] = {}
@@ -112,6 +115,7 @@ class Worker:
 
     def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Reads the cache that vLLM has allocated, and starts the agent, if there is one."""
+        self._kv_caches, self._is_asleep = kv_caches, False
         self._cache = cache.read(self._vllm_config, self._kv_cache_config, kv_caches, self._config.agent)
         groups = ", ".join(repr(group) for group in self._cache.deployment.groups)
         logger.info("the cache is described as %s", groups)
@@ -137,6 +141,30 @@ class Worker:
             codecs=[] if self._config.wire_codec == "exact" else [self._config.wire_codec],
         )
         logger.info("agent %s is on UDP port %d", self._agent.name, self._agent.port)
+
+    def unregister(self) -> None:
+        """Ends the agent: vLLM takes the memory of the cache away, once nothing is lent, loaded or saved any more."""
+        if self._agent is not None:
+            self._agent.shutdown(1.0)
+            port, self._agent, self._counted = self._agent.port, None, {}
+            self._wait_until_free(port)
+        self._is_asleep = True
+
+    def _wait_until_free(self, port: int) -> None:
+        """Waits for a port of an agent that has ended: its threads may have the socket for a moment longer."""
+        family = socket.AF_INET6 if ":" in self._any_address else socket.AF_INET
+        for _ in range(100):
+            try:
+                with socket.socket(family, socket.SOCK_DGRAM) as other:
+                    other.bind((self._any_address.strip("[]"), port))
+                return
+            except OSError:
+                time.sleep(0.05)
+
+    def restore(self) -> None:
+        """Starts an agent of another life, which no earlier ticket is for, with what the cache is in now."""
+        if self._is_asleep:
+            self.register(self._kv_caches)
 
     def address(self) -> RankAddress | None:
         """Returns what tickets say of this rank."""
