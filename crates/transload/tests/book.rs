@@ -359,6 +359,55 @@ fn versions_of_engines_are_those_of_the_tests() {
     assert!(accepted.contains("| transformers | 5.19 and newer |"));
 }
 
+/// Checks that the guide's table and README say of deployments of vLLM what was run, and that the tests which run them are there.
+#[test]
+fn deployments_of_vllm_are_those_that_were_run() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let kept: toml::Table = read("tests/vllm/deployments.toml").parse().expect("TOML");
+    let texts = |row: &toml::Value, key: &str| {
+        let texts = row.get(key).and_then(toml::Value::as_array).into_iter().flatten();
+        texts.map(|text| text.as_str().expect("a text").to_owned()).collect::<Vec<_>>()
+    };
+    let mut rows = Vec::new();
+    let mut run = Vec::new();
+    for row in kept["deployment"].as_array().expect("a list") {
+        let (what, vllm) = (row["what"].as_str().expect("a text"), texts(row, "vllm"));
+        let (servers, stand_in) = (texts(row, "servers"), texts(row, "stand_in"));
+        for (folder, tests) in [("tests/vllm", &servers), ("crates/python/tests", &stand_in)] {
+            for test in tests {
+                let (file, name) = test.split_once("::").expect("FILE::TEST");
+                let text = read(&format!("{folder}/{file}"));
+                let (before, _) =
+                    text.split_once(&format!("\ndef {name}(")).unwrap_or_else(|| panic!("{test} is not there"));
+                let decorators = before.rsplit("\n\n\n").next().unwrap_or_default();
+                // Both versions are there anyway where each server is of one.
+                let is_run = decorators.contains("newer") || file == "test_versions.py";
+                assert!(
+                    folder != "tests/vllm" || vllm[1] != "CPU" || is_run,
+                    "{test} does not run with the later version"
+                );
+            }
+        }
+        assert_eq!(vllm.contains(&"CPU".to_owned()), !servers.is_empty(), "{what}: tests of servers");
+        if vllm == ["CPU", "CPU"] {
+            run.push(what.split([' ', ':']).next().unwrap_or_default());
+        }
+        let stands = if stand_in.is_empty() { "no" } else { "yes" };
+        rows.push(format!("| {what} | {} | {stands} |", vllm.join(" | ")));
+    }
+    let guide = read("docs/src/guide/vllm.md");
+    let table =
+        guide.lines().skip_while(|line| *line != "## What was run").skip_while(|line| !line.starts_with("|---"));
+    let table: Vec<_> = table.skip(1).take_while(|line| line.starts_with('|')).collect();
+    assert_eq!(table, rows, "the guide's table");
+    let readme = read("README.md");
+    let row = readme.lines().find(|row| row.starts_with("| [vLLM](")).expect("a row");
+    let said = row.split('|').nth(4).expect("what it is tested on");
+    for kind in ["TP", "PP", "DP"] {
+        assert_eq!(said.contains(kind), run.contains(&kind), "README says of {kind}");
+    }
+}
+
 /// Checks that the dark picture is the light one in other colours.
 #[test]
 fn pictures_for_dark_pages_show_the_same() {
