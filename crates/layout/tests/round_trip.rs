@@ -140,18 +140,21 @@ fn groups() -> impl Strategy<Value = GroupDocument> {
         prop_oneof![14 => Just(None), 1 => size().prop_map(Some)],
     );
     let layers = prop_oneof![20 => select(vec!["0-3", "0,2", "1,3", "3"]), 1 => Just("")];
-    (layers, sizes, order, any::<bool>(), specs()).prop_map(
-        |(layers, (block_size, num_blocks, offset, block_stride, layer_stride), order, apart, specs)| GroupDocument {
-            name: String::new(),
-            layers: layers.to_owned(),
-            block_size,
-            num_blocks,
-            order,
-            allocation: if apart { Allocation::PerLayer } else { Allocation::One },
-            offset,
-            block_stride,
-            layer_stride,
-            specs,
+    (layers, sizes, order, any::<[bool; 2]>(), specs()).prop_map(
+        |(layers, (block_size, num_blocks, offset, block_stride, layer_stride), order, [apart, dealt], specs)| {
+            GroupDocument {
+                name: String::new(),
+                layers: layers.to_owned(),
+                block_size,
+                num_blocks,
+                dealt,
+                order,
+                allocation: if apart { Allocation::PerLayer } else { Allocation::One },
+                offset,
+                block_stride,
+                layer_stride,
+                specs,
+            }
         },
     )
 }
@@ -164,12 +167,23 @@ fn documents() -> impl Strategy<Value = Document> {
         1 => Just((2, None, Some(vec![4]))),
     ];
     let name = select(vec!["", "prefill", "two words \"quoted\" \u{e9}"]);
-    (name, option::of(Just("llama")), select(vec![1, 1, 2, 4]), split, vec(groups(), 0..4)).prop_map(
-        |(name, model, tp, (pp, num_layers, pp_layers), mut groups)| {
+    let deal = select(vec![(1, 1), (1, 1), (2, 1), (2, 16), (4, 64), (3, 0), (0, 16)]);
+    (name, option::of(Just("llama")), select(vec![1, 1, 2, 4]), deal, split, vec(groups(), 0..4)).prop_map(
+        |(name, model, tp, (dcp, interleave), (pp, num_layers, pp_layers), mut groups)| {
             for (i, group) in groups.iter_mut().enumerate() {
                 group.name = format!("g{i}");
             }
-            Document { name: name.to_owned(), model: model.map(str::to_owned), tp, pp, num_layers, pp_layers, groups }
+            Document {
+                name: name.to_owned(),
+                model: model.map(str::to_owned),
+                tp,
+                pp,
+                dcp,
+                interleave,
+                num_layers,
+                pp_layers,
+                groups,
+            }
         },
     )
 }

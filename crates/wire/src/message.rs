@@ -12,7 +12,7 @@ use crate::refusal::{Failure, HelloRefusal, Refusal};
 use crate::ticket::Ticket;
 
 /// The lowest and the highest version of the protocol that this agent speaks.
-pub const VERSIONS: (u16, u16) = (4, 4);
+pub const VERSIONS: (u16, u16) = (5, 5);
 
 /// The longest deployment document in bytes: it must fit into a frame.
 pub const MAX_DOCUMENT: usize = 60 * 1024;
