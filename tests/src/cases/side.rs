@@ -80,7 +80,11 @@ pub(super) fn document(tape: &mut Tape<'_>, model: &Model, plan: &Plan, which: W
     let (mut stripes, mut states) = (0, 1);
     for (index, (group, order)) in model.groups.iter().zip(orders).enumerate() {
         let k = tokens_per_state(group);
-        let block_size = k * tape.within(1, 24 / k);
+        // Where tokens are dealt out, often so that 16 may be a stripe.
+        let block_size = match dcp > 1 && 16 % k == 0 && tape.once_in(3) {
+            true => 16 * tape.within(1, 3),
+            false => k * tape.within(1, 24 / k),
+        };
         let recurrent = group.specs.iter().any(is_recurrent);
         // A stripe divides the blocks of all groups, and is made of whole states.
         let (stripe, state) = (common_divisor(stripes, block_size), states * k / common_divisor(states, k));
@@ -129,10 +133,16 @@ pub(super) fn document(tape: &mut Tape<'_>, model: &Model, plan: &Plan, which: W
     document["group"] = json!(groups);
     if dcp > 1 {
         document["dcp"] = json!(dcp);
-        let mut legal = (1..=stripes).filter(|n| stripes.is_multiple_of(*n) && n.is_multiple_of(states));
-        let (shortest, longest) = (legal.next().unwrap_or(1), stripes.max(1));
-        let any = tape.pick(&[shortest].into_iter().chain(legal).collect::<Vec<_>>());
-        let interleave = tape.pick(&[shortest, longest, any]);
+        let legal = (1..=stripes).filter(|n| stripes.is_multiple_of(*n) && n.is_multiple_of(states));
+        let legal = legal.collect::<Vec<_>>();
+        // The shortest, the longest, 16 or any other.
+        let interleave = match (tape.below(4), &legal[..]) {
+            (_, []) => 1,
+            (0, [shortest, ..]) => *shortest,
+            (1, [.., longest]) => *longest,
+            (2, all) if all.contains(&16) => 16,
+            (_, all) => tape.pick(all),
+        };
         if interleave > 1 || tape.once_in(2) {
             document["interleave"] = json!(interleave);
         }
