@@ -13,6 +13,9 @@ use crate::request::Request;
 use crate::sides::Sides;
 use crate::tokens::StateRange;
 
+/// Two ranks with their TP sizes, and the number of each among the ranks that its side deals tokens out to.
+type PlainRanks = (Sides<(u32, u32)>, Sides<u64>);
+
 #[derive(Clone, Debug)]
 pub(crate) struct GroupPlan {
     pub(crate) name: String,
@@ -115,7 +118,7 @@ impl GroupPlan {
     ///
     /// Ranks with the same part of the tokens follow one another at a distance of `dcp`, and are a TP group of their own.
     /// A rank of the source serves the ranks of all destination groups whose tokens meet its own, so these are one group.
-    pub(crate) fn plain(&self, tp: Sides<u32>, ranks: Sides<u32>) -> Option<(Sides<(u32, u32)>, Sides<u64>)> {
+    pub(crate) fn plain(&self, tp: Sides<u32>, ranks: Sides<u32>) -> Option<PlainRanks> {
         let dcp = self.deal.map(|deal| deal.ranks as u32);
         let own = Sides::of(|side| ranks[side] % dcp[side]);
         let Share { index, of } = self.meetings[(own.src * dcp.dst + own.dst) as usize]?;

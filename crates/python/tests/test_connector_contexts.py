@@ -59,7 +59,7 @@ def test_a_prompt_in_parts_whose_beginning_is_cached(two_engines):
 
 def test_what_is_described(engine):
     """Recurrent state, and what vLLM keeps whole, is on each rank."""
-    decode = engine("decode", HYBRID, **BY_FOUR)
+    decode = engine("decode", HYBRID, model_groups=1, **BY_FOUR)
     described = transload.Deployment(decode.workers[0].get_handshake_metadata().document)
     assert '"dcp": 2, "interleave": 4' in described.document
     assert [group.block_size for group in described.groups if not group.is_recurrent] == [32]

@@ -66,7 +66,7 @@ class Cache:
             specs.append(vllm.KVCacheGroupSpec(names, group.spec(self.tp, self.block_size), group.transfer))
         if self.uniform:
             kinds = {name: spec.kv_cache_spec for spec in specs for name in spec.layer_names}
-            specs = [vllm.KVCacheGroupSpec(list(kinds), vllm.UniformTypeKVCacheSpecs(self.block_size, kinds))]
+            specs = [vllm.KVCacheGroupSpec(list(kinds), vllm.UniformTypeKVCacheSpecs(self.block_size, kinds, dcp_sharded=True))]
         specs[0].layer_names.extend(self._shared)
         return vllm.KVCacheConfig(self.blocks, specs)
 
