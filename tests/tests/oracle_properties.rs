@@ -45,7 +45,8 @@ proptest! {
                 let mut expected = 0;
                 for spec in &group.specs {
                     let indices = 0..if request.tokens > 0 { end } else { 0 };
-                    let states = indices.filter(|&s| spec.travels(s, request.start, end)).count();
+                    let states = indices.filter(|&s| spec.travels(s, request.start, end));
+                    let states = states.filter(|&s| to.owns(rank, group, group.locate(spec, s)[2])).count();
                     for component in &spec.components {
                         let units = to.units_of(rank, component).unwrap();
                         expected += states as u64
@@ -128,6 +129,8 @@ fn the_cases_are_varied() {
                   recurrent-and-token conv-layouts-differ block-sizes-do-not-divide start ragged \
                   src-table dst-table null-entries nothing-moves tp-16 dtypes-f32 \
                   uneven-pipeline groups-swapped deployment-order order-pages \
+                  dcp-source dcp-destination dcp-both dcp-interleave-1 dcp-interleave-block dcp-interleave-other \
+                  dcp-8 dcp-whole-group dcp-interleaves-differ \
                   attention-in-a-page two-windows-in-a-page no-tokens null-block-0 shared-layers \
                   shared-tokens";
     for feature in kinds.split_whitespace().chain(others.split_whitespace()) {
@@ -164,6 +167,26 @@ fn shared(case: &Case, routes: &[oracle::Route]) -> BTreeSet<String> {
 fn features(case: &Case, bytes: usize) -> Vec<String> {
     let mut all = BTreeSet::new();
     let sides = [&case.from, &case.to].map(|d| Side::read(d).unwrap());
+    let dealt = sides.each_ref().map(|side| side.groups.iter().find(|group| group.dcp > 1));
+    for group in dealt.into_iter().flatten() {
+        all.insert(match group.interleave {
+            1 => "dcp-interleave-1".to_owned(),
+            tokens if tokens == group.block_size => "dcp-interleave-block".to_owned(),
+            _ => "dcp-interleave-other".to_owned(),
+        });
+    }
+    for (name, yes) in [
+        ("dcp-source", dealt[0].is_some()),
+        ("dcp-destination", dealt[1].is_some()),
+        ("dcp-both", dealt.iter().all(Option::is_some)),
+        ("dcp-8", dealt.iter().flatten().any(|group| group.dcp == 8)),
+        ("dcp-whole-group", [&case.from, &case.to].iter().any(|side| side.to_string().contains("\"whole\""))),
+        ("dcp-interleaves-differ", matches!(dealt, [Some(a), Some(b)] if a.interleave != b.interleave)),
+    ] {
+        if yes {
+            all.insert(name.to_owned());
+        }
+    }
     let mut replicated = [false, false];
     for (index, (side, document)) in sides.iter().zip([&case.from, &case.to]).enumerate() {
         if side.tp == 16 {

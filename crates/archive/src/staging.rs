@@ -73,6 +73,9 @@ impl RankGroup {
         if deployment.tp() > 1 && shape.specs.iter().any(packed) {
             return Err(ArchiveError::layout(&shape.name, "heads lie inside its entries (packed_heads), and tp > 1"));
         }
+        if deployment.groups()[position].dcp() > 1 {
+            return Err(ArchiveError::layout(&shape.name, "its tokens are dealt out to several ranks (dcp)"));
+        }
         let slots = deployment.groups()[position].stage_slots(stage);
         if slots.is_empty() {
             return Ok(None);

@@ -21,6 +21,10 @@ use crate::view::ComponentView;
 /// It is large enough for existing machines, and small enough that a document cannot cause large allocations.
 pub(crate) const MAX_RANKS: u64 = 4096;
 
+/// The maximum number of ranks that tokens are dealt out to. Real deployments have up to about eight. The planner
+/// compares each of them with each of the other side's.
+pub(crate) const MAX_DCP: u64 = 64;
+
 /// The maximum number of groups of a deployment. Real ones have up to about five.
 pub(crate) const MAX_GROUPS: usize = 64;
 
@@ -63,6 +67,8 @@ pub struct Group {
     layers: LayerSet,
     block_size: u64,
     num_blocks: u32,
+    dcp: u32,
+    interleave: u64,
     order: Option<Order>,
     allocation: Allocation,
     specs: Vec<Spec>,
@@ -171,9 +177,27 @@ impl Group {
         &self.layers
     }
 
-    /// Returns the tokens per block.
+    /// Returns the tokens of a block on one rank.
     pub fn block_size(&self) -> u64 {
         self.block_size
+    }
+
+    /// Returns the number of ranks that the tokens of a sequence are dealt out to; 1 if each rank has all of them.
+    ///
+    /// Rank `r` has those of rank `r % dcp`. Of every `dcp * interleave` tokens it has the `interleave` ones from
+    /// `(r % dcp) * interleave` on, and keeps them in its blocks one after another.
+    pub fn dcp(&self) -> u32 {
+        self.dcp
+    }
+
+    /// Returns the number of consecutive tokens that a rank gets in its turn. It is the whole block if each rank has all.
+    pub fn interleave(&self) -> u64 {
+        self.interleave
+    }
+
+    /// Returns the tokens of an entry of the block table: those of a block on each rank that they are dealt out to.
+    pub fn entry_tokens(&self) -> u64 {
+        self.block_size * u64::from(self.dcp)
     }
 
     /// Returns the number of blocks on every rank.

@@ -41,6 +41,8 @@ fn numbers_are_whole_positive_and_not_absurd() {
     for (pointer, path) in [
         ("/tp", "tp"),
         ("/pp", "pp"),
+        ("/dcp", "dcp"),
+        ("/interleave", "interleave"),
         ("/block_size", "block_size"),
         ("/num_blocks", "num_blocks"),
         ("/group/0/block_size", "group[0].block_size"),
@@ -54,6 +56,61 @@ fn numbers_are_whole_positive_and_not_absurd() {
         assert_fault(&with(pointer, json!(1.5)), path, "whole number, not 1.5");
         assert_fault(&with(pointer, json!("8")), path, "whole number, not \"8\"");
         assert_fault(&with(pointer, json!(u64::MAX)), path, "has to be from 1 to");
+    }
+}
+
+#[test]
+fn tokens_are_dealt_out_to_ranks_that_hold_the_same_units() {
+    let side = |fields: Json, group: Json, spec: Json| {
+        let mut document = json!({"tp": 8, "dcp": 4, "interleave": 16, "block_size": 32, "num_blocks": 4});
+        let (mut one, mut what) = (
+            json!({"name": "attn", "layers": "0-3"}),
+            json!({"kind": "attention", "heads": 2, "head_dim": 8, "dtype": "u8"}),
+        );
+        for (table, more) in [(&mut what, spec), (&mut one, group), (&mut document, fields)] {
+            table.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        }
+        one["spec"] = json!([what]);
+        document["schema"] = json!("transload.deployment/1");
+        document["group"] = json!([one]);
+        document
+    };
+    let none = || json!({});
+    let dealt = |document: &Json| {
+        let side = check(document).unwrap();
+        let group = &side.groups()[0];
+        (group.dcp(), group.interleave(), group.entry_tokens(), group.block_size())
+    };
+    assert_eq!(dealt(&side(none(), none(), none())), (4, 16, 128, 32));
+    assert_eq!(dealt(&side(json!({"dcp": 1, "interleave": 7}), none(), none())), (1, 32, 32, 32));
+    for whole in [
+        side(none(), json!({"tokens": "whole"}), json!({"heads": 8})),
+        side(none(), json!({"tokens": "whole"}), json!({"sliding_window": 8})),
+    ] {
+        assert_eq!(dealt(&whole), (1, 32, 32, 32));
+    }
+    let state = json!({"kind": "gdn_ssm", "value_heads": 8, "value_head_dim": 1, "key_head_dim": 1, "dtype": "u8"});
+    let mut recurrent = side(none(), none(), none());
+    recurrent["group"][0]["spec"][0] = state;
+    assert_eq!(dealt(&recurrent).0, 1);
+
+    let spec = "group[0].spec[0]";
+    let heads = format!("{spec}.heads");
+    let opaque = json!({"kind": "opaque", "heads": 1, "entry_bytes": 1, "tokens_per_state": 32});
+    let mut compressed = side(none(), none(), none());
+    compressed["group"][0]["spec"][0] = opaque;
+    for (document, path, part) in [
+        (side(json!({"dcp": 3}), none(), none()), "dcp", "has to divide tp, which is 8, and not be 3"),
+        (side(json!({"dcp": 65}), none(), none()), "dcp", "has to be from 1 to 64"),
+        (side(none(), none(), json!({"heads": 4})), &heads, "4 on 8 ranks cannot each be on a multiple of dcp = 4"),
+        (side(none(), none(), json!({"heads": 8})), &heads, "8 on 8 ranks"),
+        (side(none(), none(), json!({"sliding_window": 8})), spec, "tokens = \"whole\""),
+        (side(none(), none(), json!({"chunk_size": 8})), spec, "tokens = \"whole\""),
+        (side(json!({"interleave": 24}), none(), none()), "interleave", "has to divide the block_size of group[0]"),
+        (side(none(), json!({"tokens": "some"}), none()), "group[0].tokens", "one of \"dealt\", \"whole\""),
+        (compressed, "interleave", "a multiple of the tokens_per_state of group[0].spec[0]"),
+    ] {
+        assert_fault(&document, path, part);
     }
 }
 

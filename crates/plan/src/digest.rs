@@ -1,5 +1,6 @@
 //! Digests of plans. Two peers that computed the same plan get the same digest.
 
+use crate::deal::Deal;
 use crate::ids::PlanDigest;
 use crate::plan::Plan;
 use crate::request::Request;
@@ -50,8 +51,14 @@ impl Writer {
             self.numbers(&[group.slices.len() as u64]);
             for slice in &group.slices {
                 let range = slice.class.range;
-                self.numbers(&[slice.component as u64, range.first, range.end]);
+                let is_dealt = !range.deal.is_trivial();
+                self.numbers(&[slice.component as u64 | u64::from(is_dealt) << 63, range.first, range.end]);
                 self.numbers(&[range.block.src, range.block.dst]);
+                if is_dealt {
+                    for Deal { ranks, rank, stripe } in [range.deal.src, range.deal.dst] {
+                        self.numbers(&[ranks, rank, stripe]);
+                    }
+                }
                 for origin in [slice.at.src, slice.at.dst] {
                     self.numbers(&[origin.base, origin.block_stride, origin.state_stride]);
                 }

@@ -8,6 +8,7 @@ use std::slice;
 use smallvec::SmallVec;
 
 use crate::nest::Strided;
+use crate::program::Loop;
 use crate::sides::Sides;
 use crate::tokens::Segment;
 
@@ -15,6 +16,8 @@ use crate::tokens::Segment;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Extent {
     pub(crate) states: u64,
+    /// The steps between ranges of that many states, in states.
+    pub(crate) strides: [Loop; 2],
     /// The number of neighbouring blocks on both sides, each with `states` states.
     pub(crate) blocks: u64,
     /// Whether the nest starts at state 0 of a block at each of its places.
@@ -38,8 +41,8 @@ impl NestsByExtent {
         make: impl FnOnce(Extent) -> (u32, SmallVec<[Strided; 4]>),
     ) -> Zip<RangeFrom<u32>, slice::Iter<'_, Strided>> {
         const FEW: usize = 8;
-        let extent =
-            Extent { states: segment.states, blocks: segment.blocks, zero: segment.at.map(|place| place.state == 0) };
+        let Segment { at, states, strides, blocks } = *segment;
+        let extent = Extent { states, strides, blocks, zero: at.map(|place| place.state == 0) };
         let made = &mut self.made;
         let few = made.iter().take(FEW).position(|(known, ..)| *known == extent);
         let index = few.unwrap_or_else(|| {

@@ -2,15 +2,19 @@
 
 use std::ops::Range;
 
-use transload_layout::{Deployment, Group, Partition, Side, Spec};
+use transload_layout::{Deployment, Group, Partition, Share, Side, Spec};
 
 use crate::bridge::pair_groups;
 use crate::codec::Rows;
+use crate::deal::Deal;
 use crate::error::{MAX_TOKENS, PlanError};
 use crate::ranks::{Ranks, hull, overlap};
 use crate::request::Request;
 use crate::sides::Sides;
 use crate::tokens::StateRange;
+
+/// Two ranks with their TP sizes, and the number of each among the ranks that its side deals tokens out to.
+type PlainRanks = (Sides<(u32, u32)>, Sides<u64>);
 
 #[derive(Clone, Debug)]
 pub(crate) struct GroupPlan {
@@ -18,6 +22,10 @@ pub(crate) struct GroupPlan {
     /// The group's index in each side's own document.
     pub(crate) index: Sides<usize>,
     pub(crate) num_blocks: Sides<u32>,
+    /// The ranks that tokens are dealt out to, of which these are the first.
+    pub(crate) deal: Sides<Deal>,
+    /// For each pair of these ranks, see [`Sides<Deal>::meetings`].
+    meetings: Vec<Option<Share>>,
     pub(crate) components: Vec<ComponentPlan>,
     pub(crate) ranges: Vec<StateRange>,
 }
@@ -47,7 +55,7 @@ pub(crate) fn groups(src: &Deployment, dst: &Deployment, request: &Request) -> R
         let mut components = Vec::new();
         for (index, spec) in group.specs().iter().enumerate() {
             let attention = matches!(spec, Spec::Attention(_)).then_some(index);
-            let range = StateRange::of(spec, request, pair.map(Group::block_size));
+            let range = StateRange::of(spec, request, pair);
             let known = ranges.iter().position(|known| *known == range);
             let range = known.unwrap_or_else(|| {
                 ranges.push(range);
@@ -59,15 +67,18 @@ pub(crate) fn groups(src: &Deployment, dst: &Deployment, request: &Request) -> R
                     attention,
                     rows: Rows::of(spec, number..=number),
                     partition: component.partition,
-                    readers: (u64::from(dst.tp()) / component.partition.units().max(1)).max(1),
+                    readers: (u64::from(dst.tp() / other.dcp()) / component.partition.units().max(1)).max(1),
                     range,
                 });
             }
         }
+        let deal = pair.map(|group| Deal { ranks: group.dcp().into(), rank: 0, stripe: group.interleave() });
         groups.push(GroupPlan {
             name: group.name().to_owned(),
             index: Sides { src: src_index, dst: dst.group(group.name()).map_or(0, |(index, _)| index) },
             num_blocks: pair.map(Group::num_blocks),
+            deal,
+            meetings: deal.meetings(),
             components,
             ranges,
         });
@@ -78,7 +89,7 @@ pub(crate) fn groups(src: &Deployment, dst: &Deployment, request: &Request) -> R
 impl GroupPlan {
     pub(crate) fn entries(&self, side: Side) -> Range<u64> {
         let ranges = self.ranges.iter();
-        let touched = ranges.map(|range| range.entries(range.block[side]));
+        let touched = ranges.map(|range| range.entries(side));
         hull(touched.filter(|entries| !entries.is_empty()))
     }
 
@@ -98,7 +109,37 @@ impl GroupPlan {
 
     pub(crate) fn partitions(&self) -> impl Iterator<Item = Partition> {
         let components = self.components.iter();
-        let moving = components.filter(|component| self.ranges[component.range].count() > 0);
+        let moving = components.filter(|component| !self.ranges[component.range].is_empty());
         moving.map(|component| component.partition)
+    }
+
+    /// Returns two TP ranks as ranks of plain tensor parallelism, between which units and replicas are divided, and sets
+    /// what each has of the tokens. Returns `None` if they have no token in common.
+    ///
+    /// Ranks with the same part of the tokens follow one another at a distance of `dcp`, and are a TP group of their own.
+    /// A rank of the source serves the ranks of all destination groups whose tokens meet its own, so these are one group.
+    pub(crate) fn plain(&self, tp: Sides<u32>, ranks: Sides<u32>) -> Option<PlainRanks> {
+        let dcp = self.deal.map(|deal| deal.ranks as u32);
+        let own = Sides::of(|side| ranks[side] % dcp[side]);
+        let Share { index, of } = self.meetings[(own.src * dcp.dst + own.dst) as usize]?;
+        let Sides { src, dst } = Sides::of(|side| (tp[side] / dcp[side], ranks[side] / dcp[side]));
+        Some((Sides { src, dst: (dst.0 * of, dst.1 * of + index) }, own.map(u64::from)))
+    }
+
+    /// Returns the ranges of the source's TP ranks that may send units to a TP rank of the destination, each with the
+    /// distance from one rank to the next.
+    pub(crate) fn senders(
+        &self,
+        partition: Partition,
+        tp: Sides<u32>,
+        dst: u32,
+    ) -> impl Iterator<Item = (Range<u32>, u32)> {
+        let dcp = self.deal.src.ranks as u32;
+        (0..dcp).filter_map(move |src| {
+            let (plain, _) = self.plain(tp, Sides { src, dst })?;
+            // The check of the deployments has ensured that both TP sizes fit the units.
+            let senders = partition.senders(plain.src.0, plain.dst).ok()?;
+            Some((senders.start * dcp + src..(senders.end - 1) * dcp + src + 1, dcp))
+        })
     }
 }

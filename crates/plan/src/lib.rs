@@ -50,6 +50,7 @@ mod bridge;
 pub mod codec;
 mod compile;
 pub mod content;
+mod deal;
 mod digest;
 mod error;
 mod extent;

@@ -13,7 +13,7 @@ use crate::codec::Rows;
 use crate::program::{Loop, Nest, Placed, Program, StreamProgram};
 use crate::route::{RouteGroup, Slice};
 use crate::table::Lookup;
-use crate::tokens::StateRange;
+use crate::tokens::{Segment, StateRange};
 
 /// The tokens of a window.
 const WINDOW: u64 = 256;
@@ -54,18 +54,18 @@ impl Coded<'_> {
 
     fn program(&self, windows: &[StateRange], side: Side, lookup: &Lookup<'_>) -> StreamProgram {
         let (mut program, mut end) = (Program::default(), 0);
-        // The nest for each number of tokens of a head.
-        let mut by_states: Vec<(u64, u32)> = Vec::new();
+        // The nest for each number of tokens of a head, and the steps between them.
+        let mut by_states: Vec<((u64, [Loop; 2]), u32)> = Vec::new();
         for window in windows {
             let mut cuts: Vec<(u32, u64)> = Vec::new();
             for cut in window.cuts() {
-                let known = by_states.iter().find(|(states, _)| *states == cut.states);
+                let known = by_states.iter().find(|(states, _)| *states == (cut.states, cut.strides));
                 let nest = match known {
                     Some((_, nest)) => *nest,
                     None => {
                         let nest = program.nests.len() as u32;
-                        program.nests.push(self.nest(cut.states, side));
-                        by_states.push((cut.states, nest));
+                        program.nests.push(self.nest(&cut, side));
+                        by_states.push(((cut.states, cut.strides), nest));
                         nest
                     }
                 };
@@ -85,10 +85,12 @@ impl Coded<'_> {
         StreamProgram::made_dense(program, end)
     }
 
-    /// Returns the nest of this many tokens of one block, of one head in one layer.
-    fn nest(&self, states: u64, side: Side) -> Nest {
-        let tokens = Loop::new(states, self.slice.at.map(|origin| origin.state_stride));
-        let loops = [tokens].into_iter().chain(self.slice.loops.iter().copied());
+    /// Returns the nest of a segment's tokens, of one head in one layer.
+    fn nest(&self, segment: &Segment, side: Side) -> Nest {
+        let state = self.slice.at.map(|origin| origin.state_stride);
+        let [outer, inner] = segment.strides.map(|step| step.times(state));
+        let loops =
+            [outer, inner, Loop::new(segment.states, state)].into_iter().chain(self.slice.loops.iter().copied());
         let whole = Nest { loops: loops.filter(|l| l.count > 1).collect(), run: 1 };
         whole.dense(side)
     }
@@ -97,7 +99,7 @@ impl Coded<'_> {
 /// Returns the maximum number of places where the nests of a slice start, for this many layers.
 pub(crate) fn most_places(slice: &Slice, layers: u64) -> u64 {
     let range = slice.class.range;
-    let cuts = range.segments().saturating_add(range.count() / WINDOW + 1);
+    let cuts = range.most_cuts(range.end.saturating_sub(range.first) / WINDOW + 2);
     let heads = layers.saturating_mul(slice.units.count);
     cuts.saturating_mul(heads)
 }

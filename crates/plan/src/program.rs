@@ -27,9 +27,17 @@ pub struct Loop {
 }
 
 impl Loop {
+    /// No loop: one step.
+    pub(crate) const ONCE: Self = Self { count: 1, src: 0, dst: 0 };
+
     pub(crate) fn new(count: u64, strides: Sides<u64>) -> Self {
         let Sides { src, dst } = strides;
         Self { count, src, dst }
+    }
+
+    /// Returns the loop over the same steps, each of which is this many bytes long.
+    pub(crate) fn times(self, bytes: Sides<u64>) -> Self {
+        Self { src: self.src * bytes.src, dst: self.dst * bytes.dst, ..self }
     }
 
     pub(crate) fn stride(&self, side: Side) -> u64 {

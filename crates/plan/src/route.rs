@@ -129,6 +129,7 @@ impl RouteGroup {
             });
             loops.push(Loop::new(extent.states, state));
             loops.push(Loop::new(extent.blocks, block));
+            loops.extend(extent.strides.map(|step| step.times(state)));
             nests.push(Strided { components: ComponentSet::one(slice.component), at, nest: simplify(loops, 1) });
         }
         if nests.len() > 1 {
@@ -142,7 +143,7 @@ impl RouteGroup {
         let classes = self.slices.iter().map(|slice| slice.class);
         let places = classes.map(|class| match class.states_outside {
             true => class.range.count(),
-            false => class.range.segments(),
+            false => class.range.most_cuts(1),
         });
         places.fold(0, u64::saturating_add)
     }

@@ -1,5 +1,6 @@
 //! Segments: the token axis, cut at both sides' blocks and joined again where blocks are neighbours.
 
+use crate::program::Loop;
 use crate::route::Class;
 use crate::sides::{Sides, both};
 use crate::table::Lookup;
@@ -95,6 +96,8 @@ impl Joiner {
         let blocks = self.blocks;
         if let Some(last) = &mut self.latest
             && self.along_states
+            && last.is_dense()
+            && next.is_dense()
             && both(|side| blocks[side].continues(last.at[side], last.states, next.at[side]))
         {
             last.states += next.states;
@@ -111,6 +114,8 @@ impl Joiner {
         if let Some(last) = self.done.last_mut()
             && self.from_block_to_block
             && last.states == next.states
+            && last.is_dense()
+            && next.is_dense()
             && both(|side| blocks[side].repeats(last.at[side], last.states, last.blocks, next.at[side]))
         {
             last.blocks += 1;
@@ -139,7 +144,7 @@ impl Joiner {
             for part in [0..1, 1..last, last.max(1)..whole.blocks] {
                 if !part.is_empty() {
                     let at = |side| blocks[side].further(whole.at[side], whole.states, part.start);
-                    open.push(Segment { at: Sides::of(at), states: whole.states, blocks: part.end - part.start });
+                    open.push(Segment { at: Sides::of(at), blocks: part.end - part.start, ..whole });
                 }
             }
         }
@@ -148,13 +153,18 @@ impl Joiner {
 }
 
 fn states(segment: Segment, apart: bool) -> impl Iterator<Item = Segment> {
-    let (count, states) = match apart {
-        false => (1, segment.states),
-        true => (segment.states, 1),
-    };
-    (0..count).map(move |i| Segment {
-        at: segment.at.map(|place| Place { state: place.state + i, ..place }),
-        states,
-        blocks: 1,
+    let [outer, inner] = segment.strides;
+    let count = if apart { outer.count * inner.count * segment.states } else { 1 };
+    (0..count).map(move |i| match apart {
+        false => segment,
+        true => {
+            let (stripe, state) = (i / segment.states, i % segment.states);
+            let at = |side| {
+                let steps = stripe / inner.count * outer.stride(side) + stripe % inner.count * inner.stride(side);
+                let place: Place = segment.at[side];
+                Place { state: place.state + steps + state, ..place }
+            };
+            Segment { at: Sides::of(at), states: 1, strides: [Loop::ONCE; 2], blocks: 1 }
+        }
     })
 }

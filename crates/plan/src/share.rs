@@ -13,20 +13,20 @@
 
 use std::ops::Range;
 
-use transload_layout::Share;
+use transload_layout::{Share, Side};
 
 use crate::tokens::StateRange;
 
 /// Returns the layers (counted from the first common one) and the states that one replica sends.
 pub(crate) fn divide(share: Share, layers: u64, states: StateRange, blocks_outside: bool) -> (Range<u64>, StateRange) {
-    let blocks = states.entries(states.block.dst);
+    let blocks = states.entries(Side::Destination);
     let count = blocks.end - blocks.start;
     if count < 2 || !blocks_outside && layers >= u64::from(share.of) {
         return (share.stretch(layers), states);
     }
     let own = share.stretch(count);
     let bound = |block: u64| {
-        let state = (blocks.start + block) * states.block.dst;
+        let state = (blocks.start + block) * states.entry(Side::Destination);
         state.clamp(states.first, states.end)
     };
     let states = StateRange { first: bound(own.start), end: bound(own.end), ..states };
@@ -36,11 +36,13 @@ pub(crate) fn divide(share: Share, layers: u64, states: StateRange, blocks_outsi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::deal::Deal;
     use crate::sides::Sides;
 
     /// Returns the part that each of `of` replicas sends of the states 3 to 50, in blocks of 8 at the destination.
     fn shares(of: u32, layers: u64, end: u64, blocks_outside: bool) -> Vec<(Range<u64>, u64, u64)> {
-        let states = StateRange { first: 3, end, block: Sides { src: 5, dst: 8 } };
+        let block = Sides { src: 5, dst: 8 };
+        let states = StateRange { first: 3, end, block, deal: block.map(Deal::of_one) };
         let shares = (0..of).map(|index| {
             let (layers, own) = divide(Share { index, of }, layers, states, blocks_outside);
             assert_eq!(own.block, states.block);

@@ -12,7 +12,7 @@ use crate::sides::Sides;
 /// Checks that a plan has not too many slices, in O(stages), and O(ranks) per component, almost without allocating.
 pub(crate) fn check(ranks: &Sides<Ranks<'_>>, stages: &[Sides<u32>], groups: &[GroupPlan]) -> Result<(), PlanError> {
     let Sides { src, dst } = ranks;
-    let (src_tp, dst_tp) = (src.deployment.tp(), dst.deployment.tp());
+    let tp = Sides { src: src.deployment.tp(), dst: dst.deployment.tp() };
     let mut slices = 0u128;
     for group in groups {
         let slots = stages.iter().map(|pair| group.slots_in_common(ranks, pair).1);
@@ -21,22 +21,23 @@ pub(crate) fn check(ranks: &Sides<Ranks<'_>>, stages: &[Sides<u32>], groups: &[G
         let mut each = 0u128;
         for partition in group.partitions() {
             each += *pairs.entry(partition).or_insert_with(|| {
-                let senders = dst.tp.clone().map(|rank| {
-                    // The check of the deployments has ensured that both TP sizes fit the units.
-                    let senders = partition.senders(src_tp, (dst_tp, rank));
-                    overlap(&senders.unwrap_or(0..0), &src.tp).len() as u128
-                });
+                let senders = dst.tp.clone().flat_map(|rank| group.senders(partition, tp, rank));
+                let senders =
+                    senders.map(|(ranks, step)| overlap(&ranks, &src.tp).len().div_ceil(step as usize) as u128);
                 senders.sum()
             });
         }
         // If replicas divide layers, all slices of a route are cut where a replica's range begins or ends.
         let replicas = |partition: &Partition, tp| partition.holders(tp, 0).map_or(1, |holders| holders.len());
-        let share = |partition: &Partition| replicas(partition, src_tp) > replicas(partition, dst_tp);
+        let alike = Sides::of(|side| tp[side] / group.deal[side].ranks as u32);
+        let share = |partition: &Partition| replicas(partition, alike.src) > replicas(partition, alike.dst);
         let stretches = match pairs.len() {
             0 | 1 if !pairs.keys().any(share) => 1,
             partitions => 1 + 2 * partitions as u128,
         };
-        slices += each * stretches * in_common.count() as u128;
+        // Counting the states that two ranks have in common may take more than one step.
+        let steps = group.ranges.iter().map(|range| range.most_runs()).max();
+        slices += each * stretches * in_common.count() as u128 * u128::from(steps.unwrap_or(1));
     }
     match slices > MAX_SLICES.into() {
         true => Err(PlanError::TooManySlices { slices }),

@@ -80,24 +80,30 @@ impl<'a> Stages<'a> {
 
     /// Returns the smallest range of the source's TP ranks that contains all senders to a TP rank of the destination.
     pub(crate) fn senders(&self, dst_rank: u32) -> Range<u32> {
-        let partitions = self.groups.iter().flat_map(|group| group.plan.partitions());
-        hull(partitions.filter_map(|partition| {
-            let senders = partition.senders(self.tp.src, (self.tp.dst, dst_rank));
-            senders.ok()
-        }))
+        let senders = self.groups.iter().flat_map(|group| {
+            let partitions = group.plan.partitions();
+            partitions.flat_map(|partition| group.plan.senders(partition, self.tp, dst_rank))
+        });
+        hull(senders.map(|(ranks, _)| ranks))
     }
 
     pub(crate) fn route(&self, src_rank: u32, dst_rank: u32) -> Option<Route> {
-        let ranks = Sides { src: (self.tp.src, src_rank), dst: (self.tp.dst, dst_rank) };
+        let ranks = Sides { src: src_rank, dst: dst_rank };
         let mut groups = Vec::new();
         for group in &self.groups {
+            let Some((plain, own)) = group.plan.plain(self.tp, ranks) else {
+                continue;
+            };
             let mut slices: SmallVec<[(Range<u64>, Slice); 2]> = SmallVec::new();
             for (component, pair) in group.plan.components.iter().zip(&group.pairs) {
                 // The check of the deployments has ensured that both TP sizes fit the units.
-                let Ok(Some(served)) = component.partition.served(ranks.src, ranks.dst) else {
+                let Ok(Some(served)) = component.partition.served(plain.src, plain.dst) else {
                     continue;
                 };
                 let mut slice = pair.slice.clone();
+                for side in SIDES {
+                    slice.class.range.deal[side].rank = own[side];
+                }
                 let layers = group.layers.len() as u64;
                 let (slots, range) = divide(served.share, layers, slice.class.range, pair.blocks_outside);
                 if slots.is_empty() || range.count() == 0 {
@@ -106,8 +112,7 @@ impl<'a> Stages<'a> {
                 slice.class.range = range;
                 let units = served.units;
                 for side in SIDES {
-                    let (tp, rank) = ranks[side];
-                    let owned = component.partition.owned(tp, rank);
+                    let owned = component.partition.owned(self.tp[side], ranks[side]);
                     let first = owned.map_or(0, |owned| owned.start);
                     slice.at[side].base += (units.start - first) * slice.units.stride(side);
                 }

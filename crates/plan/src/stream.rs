@@ -98,8 +98,8 @@ impl Plan {
                 let coded = !self.request.codec.is_exact();
                 match coded && components[slice.component].rows.is_some() {
                     true => pieces::most_places(slice, layers),
-                    false if self.request.by_layer => slice.class.range.segments().saturating_mul(layers),
-                    false => slice.class.range.segments(),
+                    false if self.request.by_layer => slice.class.range.most_cuts(1).saturating_mul(layers),
+                    false => slice.class.range.most_cuts(1),
                 }
             };
             let places = group.slices.iter().map(of_slice);

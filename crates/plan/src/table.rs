@@ -13,8 +13,8 @@ use crate::tokens::Place;
 /// 56. A million tokens in blocks of one token have 2 million places for each group of keys and values.
 pub const MAX_PLACES: u64 = 1 << 25;
 
-/// The physical blocks of a sequence in one group. Entry i holds tokens `[i*block_size, (i+1)*block_size)`, counted
-/// from position 0 even if the request starts later.
+/// The physical blocks of a sequence in one group. Entry i holds tokens `[i*t, (i+1)*t)` for
+/// [`t` tokens](transload_layout::Group::entry_tokens), counted from position 0 even if the request starts later.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub enum BlockTable {
     /// Entry i is block i.
@@ -77,7 +77,7 @@ impl Tables {
             };
             let needed = match group.is_recurrent() {
                 true => 0,
-                false => tokens.div_ceil(group.block_size()),
+                false => tokens.div_ceil(group.entry_tokens()),
             };
             let table = GroupTable { side, group: group.name(), num_blocks: group.num_blocks(), table };
             table.check(0..needed.max(blocks.len() as u64), true)?;

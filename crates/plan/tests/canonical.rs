@@ -94,3 +94,41 @@ fn digests<'r>(plan: &Plan, routes: impl IntoIterator<Item = &'r Route>) -> Vec<
     let routes = routes.into_iter();
     routes.map(|route| plan.route_digest(route)).collect()
 }
+
+/// Tokens that are dealt out travel in chunks of a stripe, by loops: no block has more places than with whole blocks.
+#[test]
+fn tokens_are_dealt_out_in_loops() {
+    let side = |tp: u64, dcp: u64, interleave: u64, block: u64| {
+        let side = Deployment::builder().tp(tp).dcp(dcp).interleave(interleave).block_size(block).num_blocks(512);
+        side.order("LBHSC").group(Group::builder("attn", "0-79", Spec::attention(1, 128, Dtype::Bf16))).build().unwrap()
+    };
+    let whole = || side(8, 1, 1, 16);
+    // Chunks of how many tokens, and routes.
+    for (src, dst, tokens, routes) in [
+        (whole(), whole(), 16, 8),
+        (whole(), side(8, 8, 16, 16), 16, 8),
+        (whole(), side(8, 8, 1, 16), 1, 8),
+        (side(8, 8, 16, 16), whole(), 16, 64),
+        (side(8, 4, 1, 16), side(8, 4, 1, 16), 16, 8),
+        (side(8, 4, 1, 16), side(8, 8, 1, 16), 1, 8),
+        (side(8, 2, 16, 64), side(8, 8, 16, 16), 16, 8),
+        (side(8, 2, 16, 64), side(8, 8, 1, 16), 1, 16),
+        (side(16, 2, 16, 16), side(4, 2, 16, 16), 16, 16),
+    ] {
+        let about = format!("{:?} to {:?}", src.document(), dst.document());
+        let plan = Plan::compile(&src, &dst, &Request::tokens(4096)).unwrap();
+        assert_eq!(plan.routes().len(), routes, "{about}");
+        let readers = u64::from(dst.tp() / dst.groups()[0].dcp());
+        assert_eq!(plan.distinct_bytes(), 4096 * 80 * 512, "{about}");
+        let tables = [(&src, 37), (&dst, 41)];
+        let [src_tables, dst_tables] =
+            tables.map(|(side, step)| scattered((4096 / side.groups()[0].entry_tokens()) as u32, step));
+        let bound = plan.bind(&src_tables, &dst_tables).unwrap();
+        assert_eq!(bound.bytes(), readers * 4096 * 80 * 512, "{about}");
+        assert_eq!(bound.histogram().into_keys().collect::<Vec<_>>(), [tokens * 512], "{about}");
+        for route in &bound.routes {
+            // 4,096 tokens are 256 blocks of a rank with all of them.
+            assert!(route.program().placed.len() <= 256, "{about}: {} places", route.program().placed.len());
+        }
+    }
+}

@@ -171,7 +171,8 @@ def set_at(path, value):
 
 EARLY = {
     "elastic experts": ({}, set_at("parallel_config.enable_elastic_ep", True), "--enable-elastic-ep adds and removes engines"),
-    "contexts": ({}, set_at("parallel_config.decode_context_parallel_size", 2), "--decode-context-parallel-size is 2"),
+    "contexts": ({"store": "file:///kv"}, set_at("parallel_config.decode_context_parallel_size", 2),
+                 "--decode-context-parallel-size is 2, .*extra_config.store out"),
     "prefill contexts": ({}, set_at("parallel_config.prefill_context_parallel_size", 2), "--prefill-context-parallel-size is 2"),
     "a device": ({}, set_at("device_config.device_type", "xpu"), "vLLM computes on 'xpu': .* memory of the host and of NVIDIA GPUs"),
     "no reuse of prefixes": ({"store": "file:///kv"}, set_at("model_config.is_prefix_caching_supported", False),

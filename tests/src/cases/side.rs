@@ -12,8 +12,14 @@ use crate::oracle::{Side, stride};
 pub(super) struct Plan {
     pub(super) start: u64,
     pub(super) tokens: u64,
-    from_tp: u64,
-    to_tp: u64,
+    from: Ranks,
+    to: Ranks,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ranks {
+    tp: u64,
+    dcp: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,24 +37,38 @@ pub(super) fn choose(tape: &mut Tape<'_>, model: &Model) -> Plan {
     if sizes.len() > 1 && !tape.once_in(4) {
         sizes.retain(|&tp| tp <= fewest_state_units(model));
     }
-    let (from_tp, to_tp) = (tape.pick(&sizes), tape.pick(&sizes));
+    let mut ranks = || {
+        // Once in three times a size that tokens can be dealt out with.
+        let dealt = sizes.iter().filter(|tp| dcp_sizes(model, **tp).len() > 1);
+        let dealt = dealt.copied().collect::<Vec<_>>();
+        match !dealt.is_empty() && tape.once_in(3) {
+            true => {
+                let tp = tape.pick(&dealt);
+                Ranks { tp, dcp: tape.pick(&dcp_sizes(model, tp)[1..]) }
+            }
+            false => Ranks { tp: tape.pick(&sizes), dcp: 1 },
+        }
+    };
+    let (from, to) = (ranks(), ranks());
     let start = match tape.below(3) {
         0 => 0,
         _ => tape.below(30),
     };
     let none = tape.once_in(20);
     let wanted = if none { 0 } else { tape.within(1, 40) };
-    let (fixed, per_token) = cost(model, to_tp);
+    // What is dealt out takes more tokens to fill a few entries of a table.
+    let wanted = wanted * if from.dcp * to.dcp > 1 { tape.within(1, 4) } else { 1 };
+    let (fixed, per_token) = cost(model, to.tp);
     let affordable = BUDGET.saturating_sub(fixed) / per_token.max(1);
-    Plan { start, tokens: wanted.min(affordable.max(1)), from_tp, to_tp }
+    Plan { start, tokens: wanted.min(affordable.max(1)), from, to }
 }
 
 /// A document that says what one side looks like.
 pub(super) fn document(tape: &mut Tape<'_>, model: &Model, plan: &Plan, which: Which) -> Value {
     let mut document = json!({"schema": "transload.deployment/1"});
-    let tp = match which {
-        Which::From => plan.from_tp,
-        Which::To => plan.to_tp,
+    let Ranks { tp, dcp } = match which {
+        Which::From => plan.from,
+        Which::To => plan.to,
     };
     if tp > 1 || tape.once_in(2) {
         document["tp"] = json!(tp);
@@ -57,13 +77,25 @@ pub(super) fn document(tape: &mut Tape<'_>, model: &Model, plan: &Plan, which: W
     let orders = orders(tape, model, &mut document);
 
     let mut groups = Vec::new();
+    let (mut stripes, mut states) = (0, 1);
     for (index, (group, order)) in model.groups.iter().zip(orders).enumerate() {
         let k = tokens_per_state(group);
-        let block_size = k * tape.within(1, 24 / k);
+        // Where tokens are dealt out, often so that 16 may be a stripe.
+        let block_size = match dcp > 1 && 16 % k == 0 && tape.once_in(3) {
+            true => 16 * tape.within(1, 3),
+            false => k * tape.within(1, 24 / k),
+        };
         let recurrent = group.specs.iter().any(is_recurrent);
+        // A stripe divides the blocks of all groups, and is made of whole states.
+        let (stripe, state) = (common_divisor(stripes, block_size), states * k / common_divisor(states, k));
+        let whole = dcp > 1 && (has_window(group) || !stripe.is_multiple_of(state) || tape.once_in(6));
+        let dealt = if whole || recurrent { 1 } else { dcp };
+        if dealt > 1 {
+            (stripes, states) = (stripe, state);
+        }
         let entries = match recurrent {
             true => 1,
-            false => (plan.start + plan.tokens).div_ceil(block_size).max(1),
+            false => (plan.start + plan.tokens).div_ceil(block_size * dealt).max(1),
         };
         let num_blocks = entries + tape.below(5);
         if index == 0 {
@@ -77,6 +109,9 @@ pub(super) fn document(tape: &mut Tape<'_>, model: &Model, plan: &Plan, which: W
             if document[key] != json!(value) || tape.once_in(4) {
                 text[key] = json!(value);
             }
+        }
+        if whole {
+            text["tokens"] = json!("whole");
         }
         if let Some(order) = order {
             text["order"] = order;
@@ -96,6 +131,22 @@ pub(super) fn document(tape: &mut Tape<'_>, model: &Model, plan: &Plan, which: W
         groups.reverse();
     }
     document["group"] = json!(groups);
+    if dcp > 1 {
+        document["dcp"] = json!(dcp);
+        let legal = (1..=stripes).filter(|n| stripes.is_multiple_of(*n) && n.is_multiple_of(states));
+        let legal = legal.collect::<Vec<_>>();
+        // The shortest, the longest, 16 or any other.
+        let interleave = match (tape.below(4), &legal[..]) {
+            (_, []) => 1,
+            (0, [shortest, ..]) => *shortest,
+            (1, [.., longest]) => *longest,
+            (2, all) if all.contains(&16) => 16,
+            (_, all) => tape.pick(all),
+        };
+        if interleave > 1 || tape.once_in(2) {
+            document["interleave"] = json!(interleave);
+        }
+    }
     for index in 0..model.groups.len() {
         if tape.once_in(3) {
             pad(tape, &mut document, index, None);
@@ -286,6 +337,29 @@ fn layers_text(tape: &mut Tape<'_>, layers: &[u64]) -> String {
 fn tokens_per_state(group: &ModelGroup) -> u64 {
     let stated = group.specs.iter().filter_map(|s| s["tokens_per_state"].as_u64());
     stated.max().unwrap_or(1)
+}
+
+fn has_window(group: &ModelGroup) -> bool {
+    let windows = ["sliding_window", "chunk_size"];
+    group.specs.iter().any(|spec| windows.iter().any(|window| spec.get(window).is_some()))
+}
+
+/// Over how many of `tp` ranks tokens can be dealt out: 1 first.
+fn dcp_sizes(model: &Model, tp: u64) -> Vec<u64> {
+    let side = plain(model);
+    let dealt =
+        model.groups.iter().zip(&side.groups).filter(|(of, _)| !has_window(of) && !of.specs.iter().any(is_recurrent));
+    let units = dealt.flat_map(|(_, group)| group.specs.iter().flat_map(|spec| &spec.components).map(|c| c.units));
+    let units = units.collect::<Vec<_>>();
+    if units.is_empty() {
+        return vec![1];
+    }
+    let sizes = [1, 2, 4, 8, 3].into_iter().filter(|dcp| tp.is_multiple_of(*dcp));
+    sizes.filter(|dcp| units.iter().all(|units| tp.is_multiple_of(units * dcp))).collect()
+}
+
+fn common_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
 pub(super) fn is_recurrent(spec: &Value) -> bool {

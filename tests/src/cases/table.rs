@@ -25,7 +25,7 @@ fn table(tape: &mut Tape<'_>, group: &Group, start: u64, end: u64) -> Option<Vec
     let recurrent = group.specs.iter().any(|s| s.tokens_per_state.is_none());
     let entries = match recurrent {
         true => 1,
-        false => end.div_ceil(group.block_size),
+        false => end.div_ceil(group.block_size * group.dcp),
     };
     let all = group.num_blocks;
     let spare = all - entries;
@@ -70,7 +70,7 @@ fn table(tape: &mut Tape<'_>, group: &Group, start: u64, end: u64) -> Option<Vec
 /// Whether a state that travels lies in this entry's block.
 fn is_touched(group: &Group, entry: u64, start: u64, end: u64) -> bool {
     group.specs.iter().any(|spec| {
-        let states = spec.states(group.block_size).unwrap_or(1);
+        let states = spec.states(group.block_size).unwrap_or(1) * group.dcp;
         (entry * states..(entry + 1) * states).any(|state| spec.travels(state, start, end))
     })
 }

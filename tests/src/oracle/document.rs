@@ -31,6 +31,10 @@ pub struct Group {
     pub block_size: u64,
     /// Blocks on every rank.
     pub num_blocks: u64,
+    /// Over how many ranks the tokens are dealt out; 1 where each rank has all.
+    pub dcp: u64,
+    /// How many tokens in a row a rank gets.
+    pub interleave: u64,
     /// The physical order; `None` for a page of several specs.
     pub(super) order: Option<Order>,
     /// Whether each layer is an allocation of its own.
@@ -114,6 +118,11 @@ impl Side {
         self.place(rank, group)?.address(name, block, state)
     }
 
+    /// Whether `rank` is one of those that have the states of an owner.
+    pub fn owns(&self, rank: u64, group: &Group, owner: u64) -> bool {
+        rank % self.tp % group.dcp == owner
+    }
+
     pub(super) fn place(&self, rank: u64, group: &Group) -> Result<Place, Fault> {
         let stated = self.stated(rank, group)?;
         Place::new(group, stated, self.layers_of(rank, group), |component| self.units_of(rank, component))
@@ -129,6 +138,18 @@ impl Side {
 }
 
 impl Group {
+    /// Where a state of the sequence lies: the entry of the block table, the state of the block, and which of the `dcp`
+    /// ranks has it. The arithmetic is vLLM's, by tokens.
+    pub fn locate(&self, spec: &Spec, state: u64) -> [u64; 3] {
+        let Some(tokens) = spec.tokens_per_state else {
+            return [0, 0, 0];
+        };
+        let (entry, all) = (self.block_size * self.dcp, self.interleave * self.dcp);
+        let at = state * tokens % entry;
+        let slot = at / all * self.interleave + at % self.interleave;
+        [state * tokens / entry, slot / tokens, at / self.interleave % self.dcp]
+    }
+
     fn read(group: &Value, deployment: &Value) -> Result<Self, Fault> {
         let either = |key: &str| -> Result<u64, Fault> {
             match number(group, key)? {
@@ -150,7 +171,15 @@ impl Group {
                 Some(order) => return Err(format!("order: {order} for a page of several specs")),
             },
         };
+        let recurrent = specs.iter().all(|spec| spec.tokens_per_state.is_none());
+        let dcp = match group.get("tokens").map(|tokens| tokens.as_str()) {
+            None | Some(Some("dealt")) if !recurrent => number(deployment, "dcp")?.unwrap_or(1),
+            None | Some(Some("dealt" | "whole")) => 1,
+            _ => return Err("tokens: neither dealt nor whole".into()),
+        };
         Ok(Self {
+            dcp,
+            interleave: number(deployment, "interleave")?.unwrap_or(1),
             name: group["name"].as_str().ok_or("name: missing")?.to_owned(),
             layers: layer_ids(group["layers"].as_str().ok_or("layers: missing")?)?,
             block_size: either("block_size")?,

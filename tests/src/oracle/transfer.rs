@@ -108,6 +108,7 @@ fn received(
     let mut src_places = BTreeMap::new();
     let mut replicas = BTreeMap::new();
     let mut moves = Vec::new();
+    let meeting = meeting(src_group, dst_group);
     for layer in to.layers_of(dst_rank, dst_group) {
         if !src_group.layers.contains(&layer) {
             return Err(format!("{name}: the source has no layer {layer}"));
@@ -118,24 +119,25 @@ fn received(
             let indices = 0..if request.tokens > 0 { end } else { 0 };
             let traveling = indices.filter(|&s| spec.travels(s, request.start, end));
             let traveling = traveling.collect::<Vec<_>>();
-            let dst_per_block = spec.states(dst_group.block_size)?;
-            let dst_entries = traveling.iter().map(|state| state / dst_per_block);
+            let dst_entries = traveling.iter().map(|state| dst_group.locate(spec, *state)[0]);
             let dst_entries = dst_entries.collect::<BTreeSet<_>>();
             for state in traveling {
                 let locate = |group: &Group, tables: &BTreeMap<String, Vec<_>>| {
-                    let per_block = spec.states(group.block_size)?;
-                    let block = block_of(tables, group, state / per_block)?;
-                    Ok::<_, Fault>((state / per_block, block, state % per_block))
+                    let [entry, row, owner] = group.locate(spec, state);
+                    Ok::<_, Fault>((entry, block_of(tables, group, entry)?, row, owner))
                 };
-                let src_at = locate(src_group, &request.src_blocks)?;
                 let dst_at = locate(dst_group, &request.dst_blocks)?;
+                if !to.owns(dst_rank, dst_group, dst_at.3) {
+                    continue;
+                }
+                let src_at = locate(src_group, &request.src_blocks)?;
                 let units = |c: usize| to.units_of(dst_rank, &spec.components[c]);
                 for name in spec.names(index, layer, units)? {
-                    let sent_alike = (name.layer, name.spec, name.component, name.unit);
+                    let sent_alike = (name.layer, name.spec, name.component, name.unit, src_at.3);
                     let (all, in_common, by_tokens) = match replicas.entry(sent_alike) {
                         Entry::Occupied(known) => known.into_mut(),
                         Entry::Vacant(new) => {
-                            let all = senders(from, to, src_group, dst_group, dst_rank, &name)?;
+                            let all = senders(from, to, src_group, dst_group, dst_rank, &name, (src_at.3, &meeting))?;
                             for rank in &all {
                                 src_places.insert(*rank, from.place(*rank, src_group)?);
                             }
@@ -172,7 +174,8 @@ fn received(
 
 /// The ranks that send bytes of this unit to `dst_rank`: among the k ranks that hold it, the j-th of the m
 /// destination ranks that need it reads from number floor(j * k / m), and where k is larger than m from
-/// all up to floor((j + 1) * k / m), that one left out. Of c things in a row thing p then comes from
+/// all up to floor((j + 1) * k / m), that one left out. Where tokens are dealt out, only those source ranks hold it that
+/// have the token, and those destination ranks need it that have any token of theirs. Of c things in a row thing p then comes from
 /// number floor(p * r / c) of these r.
 fn senders(
     from: &Side,
@@ -181,13 +184,16 @@ fn senders(
     dst_group: &Group,
     dst_rank: u64,
     name: &Name,
+    (owner, meeting): (u64, &BTreeSet<[u64; 2]>),
 ) -> Result<Vec<u64>, Fault> {
     let stage = from.stages.iter().position(|s| s.contains(&name.layer));
     let stage = stage.ok_or_else(|| format!("no source rank has layer {}", name.layer))? as u64;
     let src_component = &src_group.specs[name.spec].components[name.component];
     let dst_component = &dst_group.specs[name.spec].components[name.component];
-    let holders = src_component.holders(from.tp, name.unit)?;
-    let needers = dst_component.holders(to.tp, name.unit)?;
+    let mut holders = src_component.holders(from.tp, name.unit)?;
+    holders.retain(|rank| from.owns(*rank, src_group, owner));
+    let mut needers = dst_component.holders(to.tp, name.unit)?;
+    needers.retain(|rank| meeting.contains(&[owner, rank % dst_group.dcp]));
     let j = needers.iter().position(|&r| r == dst_rank % to.tp);
     let j = j.ok_or("a rank receives what it does not hold")?;
     let (k, m) = (holders.len(), needers.len());
@@ -196,6 +202,12 @@ fn senders(
         false => &holders[j * k / m..][..1],
     };
     Ok(replicas.iter().map(|rank| stage * from.tp + rank).collect())
+}
+
+/// The pairs of an owner at the source and one at the destination that have a token in common, if a sequence is long.
+fn meeting(src: &Group, dst: &Group) -> BTreeSet<[u64; 2]> {
+    let all = src.dcp * src.interleave * dst.dcp * dst.interleave;
+    (0..all).map(|token| [src, dst].map(|group| token / group.interleave % group.dcp)).collect()
 }
 
 /// The layers of a group on the source stage that has a given one of them.

@@ -70,6 +70,10 @@ impl DeploymentBuilder {
         tp(ranks: u64);
         /// Sets the number of pipeline stages; default 1.
         pp(stages: u64);
+        /// Sets the number of ranks that the tokens of a sequence are dealt out to (decode context parallelism); default 1.
+        dcp(ranks: u64);
+        /// Sets the number of consecutive tokens that each of these ranks gets in its turn; default 1.
+        interleave(tokens: u64);
         /// Sets the number of layers of the whole model. The default is the highest layer id of the groups, plus 1.
         num_layers(layers: u64);
         /// Sets the number of layers of each pipeline stage. The default is vLLM's split.
@@ -118,6 +122,9 @@ impl GroupBuilder {
         block_size(tokens: u64);
         /// Sets the blocks on every rank; default the deployment's.
         num_blocks(blocks: u64);
+        /// Sets whether tokens are `dealt` out to the ranks of `dcp`, which is the default, or `whole` on each. Recurrent
+        /// state is whole.
+        tokens(dealt_or_whole: &str);
         /// Sets the [order](crate::order); default the deployment's, and `LB` for several specs.
         order(order: &str);
         /// Sets whether a rank has one allocation for all layers or one for each; the default is one for all.
@@ -150,7 +157,7 @@ mod tests {
         let attention = Spec::attention(8, 128, Dtype::Bf16);
         let latent = Spec::mla(576, Dtype::F8E4M3);
         let attn = Group::builder("attn", "0-3", attention).block_size(32).num_blocks(7).order("HND").offset(512);
-        let attn = attn.allocation(Allocation::PerLayer).block_stride(1 << 20);
+        let attn = attn.tokens("whole").allocation(Allocation::PerLayer).block_stride(1 << 20);
         let attn =
             attn.stage(&[StageDocument { offset: Some(0), ..StageDocument::default() }, StageDocument::default()]);
         let pages = Group::builder("pages", "4-5", latent.clone()).spec(latent).layer_stride(1 << 24);
@@ -160,6 +167,8 @@ mod tests {
             .tp(2)
             .tp(4)
             .pp(2)
+            .dcp(2)
+            .interleave(8)
             .num_layers(6)
             .pp_layers(&[3, 3])
             .block_size(16)
@@ -176,6 +185,8 @@ mod tests {
             model = "m"
             tp = 4
             pp = 2
+            dcp = 2
+            interleave = 8
             num_layers = 6
             pp_layers = [3, 3]
             block_size = 16
@@ -187,6 +198,7 @@ mod tests {
             block_size = 32
             num_blocks = 7
             order = "HND"
+            tokens = "whole"
             allocation = "per_layer"
             offset = 512
             block_stride = 1048576

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::{Deployment, Group, LayerSet, MAX_BLOCKS, MAX_GROUPS, MAX_LAYERS, MAX_RANKS, MAX_SIZE, MAX_SPECS, Stage};
+use super::{
+    Deployment, Group, LayerSet, MAX_BLOCKS, MAX_DCP, MAX_GROUPS, MAX_LAYERS, MAX_RANKS, MAX_SIZE, MAX_SPECS, Stage,
+};
 use crate::document::{Document, GroupDocument, Origin, Report, StageDocument, parse_order};
 use crate::order::Order;
 use crate::placement::{Field, Placement, PlacementError, Shape};
@@ -22,6 +24,16 @@ pub(super) fn check(document: Document, origins: &[Origin], report: &mut Report)
         report.add("tp", format!("tp * pp is {ranks}, more than {MAX_RANKS}"));
         tp = 1;
     }
+    let dcp = report.in_range("dcp", document.dcp, 1..=MAX_DCP);
+    let interleave = report.in_range("interleave", document.interleave, 1..=MAX_SIZE);
+    let deal = match (dcp, interleave) {
+        (Some(dcp), Some(_)) if !tp.is_multiple_of(dcp) => {
+            report.add_once("dcp".to_owned(), format!("has to divide tp, which is {tp}, and not be {dcp}"));
+            (1, 1)
+        }
+        (Some(dcp), Some(interleave)) => (dcp, interleave),
+        _ => (1, 1),
+    };
     report.at_most("group", document.groups.len(), MAX_GROUPS);
     let groups = || document.groups.iter().zip(origins).take(MAX_GROUPS);
     let mut layers = Vec::new();
@@ -35,7 +47,7 @@ pub(super) fn check(document: Document, origins: &[Origin], report: &mut Report)
     for (i, ((group, origin), layers)) in groups().zip(layers).enumerate() {
         let path = format!("group[{}]", origin.position);
         check_name(&document.groups[..i], group, &path, report);
-        let check = GroupCheck { group, origin: *origin, tp: tp as u32, path };
+        let check = GroupCheck { group, origin: *origin, tp: tp as u32, deal, path };
         checked.extend(check.run(layers, stages.as_deref(), report));
     }
     if document.groups.is_empty() {
@@ -115,6 +127,8 @@ struct GroupCheck<'a> {
     group: &'a GroupDocument,
     origin: Origin,
     tp: u32,
+    /// The deployment's `dcp` and `interleave`.
+    deal: (u64, u64),
     path: String,
 }
 
@@ -142,6 +156,12 @@ impl GroupCheck<'_> {
         if self.origin.faulty || report.count() > before {
             return None;
         }
+        if self.is_dealt() {
+            self.deal(report);
+        }
+        if report.count() > before {
+            return None;
+        }
         self.place(layers?, stages?, order, report)
     }
 
@@ -159,6 +179,38 @@ impl GroupCheck<'_> {
         report.at_most(&path, specs.len(), MAX_SPECS);
         if specs.is_empty() {
             report.lacks_table(&path);
+        }
+    }
+
+    fn is_dealt(&self) -> bool {
+        self.deal.0 > 1 && self.group.is_dealt()
+    }
+
+    /// Checks that the tokens of the group can be dealt out: each unit is on enough ranks, and stripes fill blocks.
+    fn deal(&self, report: &mut Report) {
+        let ((dcp, interleave), tp, path) = (self.deal, u64::from(self.tp), &self.path);
+        let size = self.group.block_size;
+        if !size.is_multiple_of(interleave) {
+            let problem = format!("has to divide the block_size of {path}, which is {size}, and not be {interleave}");
+            report.add_once("interleave".to_owned(), problem);
+        }
+        for (i, spec) in self.group.specs.iter().enumerate() {
+            let path = format!("{path}.spec[{i}]");
+            if spec.without_window() != *spec {
+                report.add(path.clone(), "has a window, so its tokens cannot be dealt out (dcp): tokens = \"whole\"");
+            }
+            if spec.tokens_per_state().is_some_and(|tokens| !interleave.is_multiple_of(tokens)) {
+                let problem =
+                    format!("has to be a multiple of the tokens_per_state of {path}, and not be {interleave}");
+                report.add_once("interleave".to_owned(), problem);
+            }
+            let components = spec.geometry().components;
+            let scarce = components.iter().find(|one| !tp.is_multiple_of(one.partition.units().saturating_mul(dcp)));
+            if let Some(component) = scarce {
+                let (field, units) = (component.field, component.partition.units());
+                let problem = format!("{units} on {tp} ranks cannot each be on a multiple of dcp = {dcp} of them");
+                report.add(format!("{path}.{field}"), problem);
+            }
         }
     }
 
@@ -204,6 +256,8 @@ impl GroupCheck<'_> {
             layers,
             block_size: group.block_size,
             num_blocks: group.num_blocks as u32,
+            dcp: if self.is_dealt() { self.deal.0 as u32 } else { 1 },
+            interleave: if self.is_dealt() { self.deal.1 } else { group.block_size },
             order,
             allocation: group.allocation,
             specs: group.specs.clone(),

@@ -46,6 +46,10 @@ pub struct Document {
     pub tp: u64,
     /// The number of pipeline stages.
     pub pp: u64,
+    /// The number of ranks that the tokens of a sequence are dealt out to (decode context parallelism); 1 for none.
+    pub dcp: u64,
+    /// The number of consecutive tokens that each of these ranks gets in its turn.
+    pub interleave: u64,
     /// The layers of the whole model. The default is the highest layer id + 1.
     pub num_layers: Option<u64>,
     /// The layers of each pipeline stage. The default is vLLM's split.
@@ -65,6 +69,8 @@ pub struct GroupDocument {
     pub block_size: u64,
     /// Blocks on every rank.
     pub num_blocks: u64,
+    /// Whether tokens are dealt out to ranks if the deployment has several for that. Recurrent state never is.
+    pub dealt: bool,
     /// The physical order. The default is that of the spec's kind.
     pub order: Option<String>,
     /// Whether there is one allocation, or one for each layer.
@@ -85,6 +91,16 @@ impl GroupDocument {
     /// Tells whether the group holds recurrent state: one state for the whole sequence, in the first block.
     pub fn is_recurrent(&self) -> bool {
         self.specs.iter().all(Spec::is_recurrent)
+    }
+
+    /// Tells whether a deployment with several ranks for the tokens of a sequence deals those of the group out to them.
+    pub fn is_dealt(&self) -> bool {
+        self.dealt && !self.is_recurrent()
+    }
+
+    /// Returns the tokens of an entry of the block table, which are those of a block on each of `dcp` ranks.
+    pub fn entry_tokens(&self, dcp: u64) -> u64 {
+        self.block_size.saturating_mul(if self.is_dealt() { dcp } else { 1 })
     }
 
     /// Tells whether an order can be chosen for the group. Recurrent state, pages of several specs, and caches whose

@@ -4,7 +4,7 @@ use super::field::{Form, Need};
 use super::kinds::read_spec;
 use super::reader::{Faulty, Reader};
 use super::{Document, GroupDocument, Origin, Report, SCHEMA, StageDocument, Value};
-use crate::deployment::{MAX_BLOCKS, MAX_GROUPS, MAX_LAYERS, MAX_RANKS, MAX_SIZE, MAX_SPECS};
+use crate::deployment::{MAX_BLOCKS, MAX_DCP, MAX_GROUPS, MAX_LAYERS, MAX_RANKS, MAX_SIZE, MAX_SPECS};
 use crate::order::Order;
 use crate::placement::Allocation;
 use crate::spec::{Opaque, Spec};
@@ -36,6 +36,14 @@ pub(super) fn read_deployment(reader: &mut Reader<'_, '_>) -> (Document, Vec<Ori
     let model = reader.optional_text("model", "the model's name, for people; default none");
     let tp = reader.number_or("tp", 1, 1..=MAX_RANKS, "ranks of tensor parallelism");
     let pp = reader.number_or("pp", 1, 1..=MAX_RANKS, "stages of pipeline parallelism");
+    let dcp = reader.number_or(
+        "dcp",
+        1,
+        1..=MAX_DCP,
+        "ranks that a sequence's tokens are dealt out to (decode context parallelism)",
+    );
+    let interleave =
+        reader.number_or("interleave", 1, 1..=MAX_SIZE, "consecutive tokens that each of these ranks gets in its turn");
     let num_layers = reader.optional(
         "num_layers",
         1..=MAX_LAYERS,
@@ -84,6 +92,8 @@ pub(super) fn read_deployment(reader: &mut Reader<'_, '_>) -> (Document, Vec<Ori
         model: owned(model),
         tp: tp.unwrap_or(1),
         pp: pp.unwrap_or(1),
+        dcp: dcp.unwrap_or(1),
+        interleave: interleave.unwrap_or(1),
         num_layers: num_layers.unwrap_or(None),
         pp_layers: pp_layers.unwrap_or(None),
         groups,
@@ -101,6 +111,12 @@ pub(super) fn read_group(reader: &mut Reader<'_, '_>, inherited: &Inherited) -> 
         "tokens per block; default the deployment's. Recurrent specs need none",
     );
     let num_blocks = reader.optional("num_blocks", 1..=MAX_BLOCKS, "blocks on every rank; default the deployment's");
+    let dealt = reader.name_or(
+        "tokens",
+        true,
+        &[("dealt", true), ("whole", false)],
+        "dealt out to the ranks of dcp, or the whole sequence on each; recurrent state is whole",
+    );
     let order =
         read_order(reader, "physical order, outermost axis first; default the deployment's, and LB for several specs");
     let allocation = reader.name_or(
@@ -175,6 +191,7 @@ pub(super) fn read_group(reader: &mut Reader<'_, '_>, inherited: &Inherited) -> 
         layers: layers.unwrap_or_default().to_owned(),
         block_size: block_size.0,
         num_blocks: num_blocks.0,
+        dealt: dealt.unwrap_or(true),
         order,
         allocation: allocation.unwrap_or_default(),
         offset: offset.unwrap_or(0),

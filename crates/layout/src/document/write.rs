@@ -17,6 +17,12 @@ impl Document {
         fields.texts("model", self.model.as_deref());
         fields.number("tp", self.tp);
         fields.number("pp", self.pp);
+        if self.dcp != 1 {
+            fields.number("dcp", self.dcp);
+        }
+        if self.interleave != 1 {
+            fields.number("interleave", self.interleave);
+        }
         fields.numbers("num_layers", self.num_layers);
         if let Some(layers) = &self.pp_layers {
             fields.0.push(("pp_layers".to_owned(), layers[..].into()));
@@ -63,6 +69,9 @@ impl GroupDocument {
         }
         if shared.num_blocks.is_none() {
             fields.number("num_blocks", self.num_blocks);
+        }
+        if !self.dealt {
+            fields.text("tokens", "whole");
         }
         if shared.order.is_none() || self.specs.len() != 1 {
             fields.texts("order", self.order.as_deref());

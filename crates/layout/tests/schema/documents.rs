@@ -55,14 +55,15 @@ pub(crate) fn all_fields() -> Vec<Json> {
     let deployment = json!({
         "$schema": "deployment.schema.json", "schema": "transload.deployment/1", "name": "side",
         "model": "a model", "tp": 2, "pp": 2, "num_layers": 4, "pp_layers": [3, 1],
+        "dcp": 2, "interleave": 4,
         "block_size": 16, "num_blocks": 8, "order": "HND",
         "group": [
             {"name": "attn", "layers": "0-3", "block_size": 8, "num_blocks": 4, "order": [0, 1, 3, 2, 4],
-             "allocation": "one", "offset": 64, "block_stride": 65536, "layer_stride": 262144,
+             "tokens": "whole", "allocation": "one", "offset": 64, "block_stride": 65536, "layer_stride": 262144,
              "stage": [{"offset": 128, "layer_stride": 524288}, {"block_stride": 131072}], "spec": [
                 {"kind": "attention", "heads": 8, "head_dim": 128, "v_head_dim": 64, "dtype": "bf16",
                  "sliding_window": 128, "chunk_size": 64}]},
-            {"name": "apart", "layers": "0,2", "allocation": "per_layer", "order": "LB[SHD,SHD]",
+            {"name": "apart", "layers": "0,2", "tokens": "whole", "allocation": "per_layer", "order": "LB[SHD,SHD]",
              "stage": [{"offset": 0, "block_stride": 65536}, {}], "spec": [
                 {"kind": "attention", "heads": 8, "head_dim": 128, "dtype": "f8e4m3"}]},
         ]

@@ -12,7 +12,7 @@ class Cache:
 
     `order` is as in deployment documents, `kernel` the tokens of a kernel's block; `shared` are layers of the first
     group that have no cache of their own. If `uniform`, all groups are one to vLLM: they share blocks and not a place.
-    `storage` makes what is behind its tensors.
+    `storage` makes what is behind its tensors. `interleave` tokens in turn are dealt out to each of `dcp` ranks.
     """
 
     moves_states = False
@@ -21,10 +21,11 @@ class Cache:
     """What steps have read that is not what it has to be, where that is found out later."""
 
     def __init__(self, groups, *, tp, rank, blocks, block_size, kernel=None, order="LBHSC",
-                 backend="FLASH_ATTN", separate=False, uniform=False, shared={}, storage=torch.Storage):  # fmt: skip
+                 backend="FLASH_ATTN", separate=False, uniform=False, shared={}, dcp=1, interleave=1, storage=torch.Storage):  # fmt: skip
         self.groups, self.tp, self.rank = groups, tp, rank
         self.blocks, self.block_size, self.kernel = blocks, block_size, kernel or block_size
         self.order, self.backend = order, backend
+        self.dcp, self.interleave = dcp, interleave
         self.page = max(self._page(group) for group in groups)
         self.uniform = uniform
         self.layers = (sum if uniform else max)(len(group.layers) for group in groups)
@@ -65,7 +66,7 @@ class Cache:
             specs.append(vllm.KVCacheGroupSpec(names, group.spec(self.tp, self.block_size), group.transfer))
         if self.uniform:
             kinds = {name: spec.kv_cache_spec for spec in specs for name in spec.layer_names}
-            specs = [vllm.KVCacheGroupSpec(list(kinds), vllm.UniformTypeKVCacheSpecs(self.block_size, kinds))]
+            specs = [vllm.KVCacheGroupSpec(list(kinds), vllm.UniformTypeKVCacheSpecs(self.block_size, kinds, dcp_sharded=True))]
         specs[0].layer_names.extend(self._shared)
         return vllm.KVCacheConfig(self.blocks, specs)
 
@@ -122,8 +123,8 @@ class Cache:
             for layer, page in self._pages(group, table):
                 page[: len(content[layer])] = content[layer]
             return
-        positions = numpy.arange(start, end)
-        positions = positions[numpy.array(table)[positions // self.block_size] != 0]
+        positions = self._own(start, end)
+        positions = positions[numpy.array(table)[self._slots(positions)[0]] != 0]
         for view, where, content in self._places(group, table, tokens, positions):
             view[where] = content
 
@@ -137,7 +138,7 @@ class Cache:
             same = all((page[: len(content[layer])] == content[layer]).all() for layer, page in pages)
             assert same, f"rank {self.rank} computes on from a state that is not that after {start} tokens"
             return
-        positions = numpy.arange(group.skipped(start), start)
+        positions = self._own(group.skipped(start), start)
         for view, where, content in self._places(group, table, tokens, positions):
             wrong = positions[group.differ(view[where], content).any(axis=(1, 2))]
             assert not wrong.size, f"rank {self.rank} sees wrong tokens from {start}, {wrong.size} of them: {wrong[:9]}"
@@ -146,9 +147,10 @@ class Cache:
         """Zeroes what a load of these tokens leaves of the blocks that it begins to fill, where vLLM zeroes new blocks."""
         if group.recurrent or not self.config().needs_kv_cache_zeroing:
             return
-        begins = -(-start // self.block_size) * self.block_size
-        for position in range(begins, -(-end // self.block_size) * self.block_size):
-            block, at = table[position // self.block_size], position % self.block_size
+        begins, ends = (-(-token // (self.block_size * self.dcp)) * self.block_size * self.dcp for token in (start, end))
+        for position in self._own(begins, ends):
+            entry, at = self._slots(position)
+            block = table[entry]
             if block == 0 or max(start, group.skipped(end)) <= position < end:
                 continue
             row = block * (self.block_size // self.kernel) + at // self.kernel
@@ -156,12 +158,23 @@ class Cache:
                 for view in self._key_value(group, layer):
                     view[row, :, at % self.kernel] = 0
 
+    def _own(self, start, end):
+        """The positions that this rank has."""
+        positions = numpy.arange(start, end)
+        return positions[positions // self.interleave % self.dcp == self.rank % self.dcp]
+
+    def _slots(self, positions):
+        """Entries of block tables, and the token of the block (vllm/v1/worker/block_table.py)."""
+        entries, slots = numpy.divmod(positions, self.block_size * self.dcp)
+        return entries, slots // (self.dcp * self.interleave) * self.interleave + slots % self.interleave
+
     def _places(self, group, table, tokens, positions):
         """Of each layer and part: a view, where in it tokens are, and what they are."""
-        blocks = numpy.array(table)[positions // self.block_size] * (self.block_size // self.kernel)
-        blocks = blocks + positions % self.block_size // self.kernel
+        entries, slots = self._slots(positions)
+        blocks = numpy.array(table)[entries] * (self.block_size // self.kernel)
+        blocks = blocks + slots // self.kernel
         heads = group.local_heads(self.tp, self.rank)
-        where = blocks[:, None], numpy.arange(len(heads)), (positions % self.kernel)[:, None]
+        where = blocks[:, None], numpy.arange(len(heads)), (slots % self.kernel)[:, None]
         for layer in group.layers:
             content = group.content(tokens, positions, layer, heads)
             views = self._key_value(group, layer)

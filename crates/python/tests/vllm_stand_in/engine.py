@@ -45,12 +45,14 @@ class Engine:
             there = [replace(group, layers=[layer for layer in group.layers if layer in stages[stage]]) for group in groups]
             self.caches.append(kind(there, tp=tp, rank=tp_rank, **shape))
         tables = groups[:1] if uniform else groups
+        dcp, interleave = shape.get("dcp", 1), shape.get("interleave", 1)
+        parallel = (parallel or {}) | {"decode_context_parallel_size": dcp, "cp_kv_cache_interleave_size": interleave}
         self.manager = Blocks(
-            tables, blocks=blocks, block_size=block_size, prefix_caching=prefix_caching, seed=agent
+            tables, blocks=blocks, block_size=block_size * dcp, prefix_caching=prefix_caching, seed=agent
         )
         self.all_blocks = self.manager.free_blocks
         # Those of earlier engines of one server come before.
-        before = (parallel or {}).get("data_parallel_index", 0) * self.ranks
+        before = parallel.get("data_parallel_index", 0) * self.ranks
         self.port = free_ports(self.ranks, port and port + before) - before
         settings = {} if certs is None else {"certs": str(certs)}
         settings |= {"agent": agent, "host": "127.0.0.1", "port": self.port, "model": "stand-in"} | (extra or {})

@@ -351,6 +351,7 @@ class KVQuantMode(enum.IntEnum):
 @dataclass(frozen=True)
 class KVCacheSpec:
     block_size: int
+    dcp_sharded: bool = field(default=False, kw_only=True)
     is_draft: bool = field(default=False, kw_only=True, compare=False)
 
     @property
@@ -367,6 +368,7 @@ class AttentionSpec(KVCacheSpec):
     head_size_v: int = None
     kv_quant_mode: KVQuantMode = KVQuantMode.NONE
     num_head_slots: int | None = None
+    dcp_sharded: bool = True
     state_content_bytes: int | None = None
     tokens_per_state: int = 1
 
@@ -524,12 +526,13 @@ def vllm_config(role="kv_producer", extra=None, *, tp=1, pp=1, rank=0, heads=4, 
         parallel_config=SimpleNamespace(
             tensor_parallel_size=tp,
             pipeline_parallel_size=pp,
-            decode_context_parallel_size=1,
-            prefill_context_parallel_size=1,
             rank=rank,
             nnodes=1,
             distributed_executor_backend="uni" if tp * pp == 1 else "mp",
             **{
+                "decode_context_parallel_size": 1,
+                "prefill_context_parallel_size": 1,
+                "cp_kv_cache_interleave_size": 1,
                 "data_parallel_size": 1,
                 "data_parallel_index": 0,
                 "data_parallel_rank_local": None,

@@ -17,7 +17,7 @@ pub(crate) fn sides(sides: [(&str, &Deployment); 2]) -> String {
                 group.name(),
                 &layers(group),
                 &group.physical_order().to_string(),
-                &group.block_size().to_string(),
+                &block(group),
                 &group.num_blocks().to_string(),
                 &number::bytes(bytes_per_rank(deployment, group)),
                 &specs(group),
@@ -25,6 +25,14 @@ pub(crate) fn sides(sides: [(&str, &Deployment); 2]) -> String {
         }
     }
     table.finish()
+}
+
+/// Formats the tokens of a block: `16`, or `16, DCP 4 by 1` if they are dealt out to 4 ranks one by one.
+pub(super) fn block(group: &Group) -> String {
+    match group.dcp() {
+        1 => group.block_size().to_string(),
+        ranks => format!("{}, DCP {ranks} by {}", group.block_size(), group.interleave()),
+    }
 }
 
 /// Returns a side's own name, or its role. Control characters are removed.

@@ -6,6 +6,8 @@ use transload::layout::{Axis, ComponentView, Deployment, Group, Rank};
 #[derive(Debug)]
 pub(super) struct Memory<'a> {
     pub(super) group: &'a Group,
+    /// Which of the ranks that tokens are dealt out to this one is.
+    dcp_rank: u64,
     layers: &'a [u32],
     pub(super) parts: Vec<Part>,
 }
@@ -39,7 +41,20 @@ impl<'a> Memory<'a> {
     pub(super) fn new(deployment: &Deployment, group: &'a Group, rank: Rank) -> Self {
         let (tp, stage) = deployment.split_rank(rank);
         let parts = group.views(tp, stage).map(|view| Part::new(group, view));
-        Self { group, layers: &group.layers().ids()[group.stage_slots(stage)], parts: parts.collect() }
+        Self {
+            group,
+            dcp_rank: (tp % group.dcp()).into(),
+            layers: &group.layers().ids()[group.stage_slots(stage)],
+            parts: parts.collect(),
+        }
+    }
+
+    /// Returns the position in the sequence of a state of the block at an entry of the block table.
+    pub(super) fn in_sequence(&self, entry: u64, state: u64) -> u64 {
+        let states = self.parts[0].view.view.shape()[2];
+        let stripe = self.group.interleave() * states / self.group.block_size();
+        let own = entry * states + state;
+        (own / stripe * u64::from(self.group.dcp()) + self.dcp_rank) * stripe + own % stripe
     }
 
     /// Returns the name of a state: `token` if a state has one token.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 from transload import Deployment, Mark, Memory
 from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+from vllm.logger import init_logger
 from vllm.model_executor.models.utils import extract_layer_index
 from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
 
@@ -20,6 +21,8 @@ from .windows import refuse_narrow_sharing
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
+
+logger = init_logger("vllm." + __name__)
 
 MarkOnce = Callable[[], "Mark | None"]
 """Calls `Cache.mark` once, and returns that mark from then on: all blocks of a part of a step wait for the same."""
@@ -32,7 +35,7 @@ class Group:
     split: int
     """The kernels divide each of the manager's blocks into so many. vLLM's block tables count the manager's."""
     block_size: int
-    """Tokens of one of the manager's blocks."""
+    """Tokens of one of the manager's blocks, on all ranks together that they are dealt out to."""
     recurrent: bool
     scratch: int
     tensors: list[torch.Tensor]
@@ -116,6 +119,8 @@ def read(
         UnsupportedCache: the connector does not know how to read them.
     """
     refuse_narrow_sharing(vllm_config)
+    parallel = vllm_config.parallel_config
+    dcp = parallel.decode_context_parallel_size
     own: list[_Part] = []
     here: list[tuple[list[torch.Tensor], Memory]] = []
     for source, group in enumerate(kv_cache_config.kv_cache_groups):
@@ -124,10 +129,11 @@ def read(
             location, memory = _locate(tensors, names, layer)
             split = _blocks_of_kernels(tensors[0], kv_cache_config.num_blocks, names[0])
             numbers = tuple(_number(vllm_config, each) for each in names)
-            own.append(_Part(source, layer, numbers, location, split, group.kv_cache_spec.block_size))
+            spec = group.kv_cache_spec
+            own.append(_Part(source, layer, numbers, location, split, spec.block_size, dcp > 1 and spec.dcp_sharded))
             here.append((tensors, memory))
     stages = _of_all_stages(own)
-    parallel, stage = vllm_config.parallel_config, get_pp_group().rank_in_group
+    stage = get_pp_group().rank_in_group
     documents, groups, memories, members, kinds = [], [], [], [], {}
     for parts in _by_group(stages):
         first = next(part for part in parts if part is not None)
@@ -143,9 +149,12 @@ def read(
         )
         if not layer.recurrent:
             documents[-1]["block_size"] = first.block_size // first.split
+            if dcp > 1 and not first.is_dealt:
+                documents[-1]["tokens"] = "whole"
         part = parts[stage]
         tensors, memory = ([], Memory([])) if part is None else here[stages[stage].index(part)]
-        groups.append(Group(first.source, first.split, first.block_size, layer.recurrent, layer.scratch, tensors))
+        tokens = first.block_size * (dcp if first.is_dealt else 1)
+        groups.append(Group(first.source, first.split, tokens, layer.recurrent, layer.scratch, tensors))
         memories.append(memory)
         members.append(dict(zip(part.layers, tensors)) if part is not None else {})
     document: dict[str, Any] = {
@@ -157,6 +166,9 @@ def read(
     }
     if len(stages) > 1:
         document |= {"pp": len(stages), "pp_layers": _layers_of_stages(stages)}
+    if dcp > 1:
+        document |= {"dcp": dcp, "interleave": parallel.cp_kv_cache_interleave_size}
+        _tell_of_short_chunks(document, stage == get_tp_group().rank_in_group == 0)
     deployment = Deployment(document)
     rank = stage * parallel.tensor_parallel_size + get_tp_group().rank_in_group
     _compare(deployment, rank, members)
@@ -177,6 +189,21 @@ class _Part:
     location: dict[str, Any]
     split: int
     block_size: int
+    is_dealt: bool
+    """Whether its tokens are dealt out to the ranks of decode context parallelism."""
+
+
+def _tell_of_short_chunks(document: dict[str, Any], is_first: bool) -> None:
+    """Says once how the tokens could be dealt out that are moved in pieces of less than a block."""
+    stripe = document["interleave"]
+    longest = math.gcd(*(group["block_size"] for group in document["group"] if "block_size" in group and "tokens" not in group))
+    if is_first and stripe < longest:
+        logger.warning(
+            "tokens are dealt out %d at a time to the ranks of context parallelism, and are moved in chunks of that many at most: "
+            "--cp-kv-cache-interleave-size %d makes them as long as blocks, if the attention backend supports that",
+            stripe,
+            longest,
+        )
 
 
 def _of_all_stages(own: list[_Part]) -> list[list[_Part]]:

@@ -74,12 +74,13 @@ def check_windows(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, confi
 def _refuse_what_is_not_handled(vllm_config: VllmConfig, config: Config) -> None:
     """Refuses what this connector would get wrong."""
     parallel = vllm_config.parallel_config
-    for option, size in (
-        ("decode-context-parallel-size", parallel.decode_context_parallel_size),
-        ("prefill-context-parallel-size", parallel.prefill_context_parallel_size),
-    ):
-        if size > 1:
-            raise ConfigError(f"--{option} is {size}: TransloadConnector supports 1 so far")
+    if (size := parallel.prefill_context_parallel_size) > 1:
+        raise ConfigError(f"--prefill-context-parallel-size is {size}: TransloadConnector supports 1 so far")
+    if (size := parallel.decode_context_parallel_size) > 1 and config.store is not None:
+        raise ConfigError(
+            f"--decode-context-parallel-size is {size}, so that no rank has whole token chunks for a store: leave "
+            "kv_connector_extra_config.store out"
+        )
     if parallel.enable_elastic_ep:
         raise ConfigError("--enable-elastic-ep adds and removes engines while they hold blocks: TransloadConnector does not support that")
     device = vllm_config.device_config.device_type

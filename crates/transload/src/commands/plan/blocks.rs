@@ -165,10 +165,11 @@ pub(super) fn scattered_elsewhere(src: &Deployment, dst: &Deployment, request: &
 
 /// Returns a side with room for this many tokens in scattered blocks, if that is possible.
 pub(super) fn roomy(mut document: Document, tokens: u64) -> Option<Deployment> {
+    let dcp = document.dcp;
     for group in &mut document.groups {
         let blocks = match group.is_recurrent() {
             true => 1,
-            false => tokens.div_ceil(group.block_size.max(1)),
+            false => tokens.div_ceil(group.entry_tokens(dcp).max(1)),
         };
         group.num_blocks = 2 * blocks.max(1);
     }

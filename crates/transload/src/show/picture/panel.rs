@@ -8,6 +8,7 @@ use transload::transfer::plan::program::Loop;
 
 use super::Scene;
 use super::svg::{MARGIN, Svg, WIDTH, text_width};
+use crate::show::deployment;
 use crate::show::memory::{Memory, Position};
 use crate::show::number::{bytes, count, exact_bytes};
 
@@ -223,7 +224,7 @@ fn caption(deployment: &Deployment, group: &Group, name: String) -> String {
         text.push_str(&format!(", PP {}", deployment.pp()));
     }
     if !group.is_recurrent() {
-        text.push_str(&format!(", blocks of {}", group.block_size()));
+        text.push_str(&format!(", blocks of {}", deployment::block(group)));
     }
     if group.allocation() == Allocation::PerLayer {
         text.push_str(", an allocation per layer");
@@ -289,14 +290,14 @@ fn labels(memory: &Memory<'_>, table: &BlockTable, first: u64, last: u64) -> Vec
     }
     if !memory.group.is_recurrent() {
         label("block", first.block, last.block);
-        let states = memory.parts[0].view.view.shape()[2];
-        let state = |place: &Position| match table {
-            BlockTable::Identity => place.block * states + place.state,
+        let entry = |block: u64| match table {
+            BlockTable::Identity => block,
             BlockTable::List(blocks) => {
-                let entry = blocks.iter().position(|block| u64::from(*block) == place.block);
-                entry.unwrap_or(0) as u64 * states + place.state
+                let entry = blocks.iter().position(|listed| u64::from(*listed) == block);
+                entry.unwrap_or(0) as u64
             }
         };
+        let state = |place: &Position| memory.in_sequence(entry(place.block), place.state);
         label(memory.state(), state(&first), state(&last));
     }
     let parts = [&first, &last].map(|place| &memory.parts[place.part]);

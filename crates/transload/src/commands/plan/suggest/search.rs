@@ -172,8 +172,9 @@ fn rhythm(sides: [&Document; 2]) -> Option<(u64, u64)> {
     /// A token far beyond any window.
     const FAR: u64 = 1 << 40;
     let (mut period, mut reach) = (1u64, 0);
-    for group in sides.iter().flat_map(|side| &side.groups) {
-        period = least_common_multiple(period, group.block_size)?;
+    let groups = sides.iter().flat_map(|side| side.groups.iter().map(|group| (side.dcp, group)));
+    for (dcp, group) in groups {
+        period = least_common_multiple(period, group.entry_tokens(dcp))?;
         for spec in &group.specs {
             if let Spec::Attention(Attention { chunk_size: Some(size), .. }) = spec {
                 period = least_common_multiple(period, *size)?;
