@@ -9,7 +9,7 @@ import pytest
 from vllm_stand_in import torch_numpy as torch
 from vllm_stand_in import vllm_names as vllm
 from vllm_stand_in.fixtures import assert_loaded, end_alike, fetch, load, move, prefilled, prompt
-from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, gdn, mamba1, mamba2
+from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, deepseek_v4, gdn, mamba1, mamba2
 
 ORDERS = ["LBHSC", "LBSHC", "BLHSC", "BLSHC", "LHBSC"]
 WINDOW = [Attention(range(0, 6, 2)), Attention(range(1, 6, 2), window=40)]
@@ -86,6 +86,14 @@ GROUPS = {
     "state beside blocks that kernels divide": (
         ({"tp": 2, "block_size": 96, "kernel": 32}, {"block_size": 48, "kernel": 16}, state(gdn), {}), [150]
     ),
+    **{
+        f"DeepSeek V4 in {what}, {order}": (
+            ({"tp": 2, "order": order, "block_size": 64}, {"block_size": 128, "order": "BLHSC"}, deepseek_v4(*rows), {}),
+            [20, 64, 65, 68, 129, 250],
+        )
+        for order in ("LBHSC", "BLHSC")
+        for what, rows in [("data and scales", ()), ("bf16", (32, (), torch.bfloat16))]
+    },
     "layers of two shapes": (({"block_size": 16}, {"block_size": 32, "order": "BLHSC"}, [WIDE, NARROW], {"uniform": True}), [100]),
     "layers of two shapes, turned": (
         ({"block_size": 16}, {"block_size": 32, "order": "BLHSC"}, [NARROW, WIDE], {"uniform": True}), [100]
@@ -210,8 +218,8 @@ def test_blocks_behind_the_window_may_be_of_others(two_engines):
 def test_tables_count_the_blocks_of_kernels(connector):
     from transload.vllm.cache import Group
 
-    attention = Group(source=0, split=2, block_size=32, recurrent=False, scratch=0, tensors=[])
+    attention = Group(source=0, split=2, step=2, block_size=32, recurrent=False, scratch=0, tensors=[])
     # Nobody may write into what vLLM calls block 0.
     assert attention.table([0, 5, 3]) == [-1, -1, 10, 11, 6, 7]
-    recurrent = Group(source=0, split=1, block_size=32, recurrent=True, scratch=2, tensors=[])
+    recurrent = Group(source=0, split=1, step=1, block_size=32, recurrent=True, scratch=2, tensors=[])
     assert [recurrent.table(blocks) for blocks in ([], [4], [4, 5, 6], [3, 4, 5, 6])] == [[-1], [4], [4], [4]]

@@ -72,13 +72,13 @@ class Cache:
     def _page(self, group):
         spec = group.spec(self.tp, self.block_size)
         size = spec.state_content_size_bytes
-        return size if group.recurrent else size * spec.num_heads * self.block_size
+        return size if group.recurrent else size * spec.num_heads * self.block_size // group.tokens_per_state
 
     def _tensor(self, group, at, separate):
         spec = group.spec(self.tp, self.block_size)
         content = spec.state_content_size_bytes
         split = 1 if group.recurrent else self.block_size // self.kernel
-        heads, states = (1, 1) if group.recurrent else (spec.num_heads, self.kernel)
+        heads, states = (1, 1) if group.recurrent else (spec.num_heads, self.kernel // group.tokens_per_state)
         extents = {"L": 1 if separate else self.layers, "B": self.blocks * split, "H": heads, "S": states, "C": content}
         strides, current = {}, 1
         for number, axis in reversed(list(enumerate(self.order))):
@@ -97,12 +97,13 @@ class Cache:
         """Views of keys and of values: by block of the kernels, head, token and element."""
         tensor = self.tensors[self.name(group, layer)]
         array = tensor.numpy()
-        if group.backend == "DEEPSEEK_V32_INDEXER":
+        if group.parts:
             parts, content = [], tensor.untyped_storage().array
-            for before, width in (0, 128), (128, 4):
-                start = tensor.data_ptr() - tensor.untyped_storage().data_ptr() + before * self.kernel
+            start = tensor.data_ptr() - tensor.untyped_storage().data_ptr()
+            for width in group.parts:
                 strides = (*array.strides[:2], width, 1)
                 parts.append(numpy.ndarray((*array.shape[:3], width), numpy.uint8, content, start, strides))
+                start += width * array.shape[2]
             return parts
         if self.backend != "CPU_ATTN":
             return [array]
@@ -122,7 +123,7 @@ class Cache:
             for layer, page in self._pages(group, table):
                 page[: len(content[layer])] = content[layer]
             return
-        positions = numpy.arange(start, end)
+        positions = self._states(group, start, end)
         positions = positions[numpy.array(table)[positions // self.block_size] != 0]
         for view, where, content in self._places(group, table, tokens, positions):
             view[where] = content
@@ -137,7 +138,7 @@ class Cache:
             same = all((page[: len(content[layer])] == content[layer]).all() for layer, page in pages)
             assert same, f"rank {self.rank} computes on from a state that is not that after {start} tokens"
             return
-        positions = numpy.arange(group.skipped(start), start)
+        positions = self._states(group, group.skipped(start), start)
         for view, where, content in self._places(group, table, tokens, positions):
             wrong = positions[group.differ(view[where], content).any(axis=(1, 2))]
             assert not wrong.size, f"rank {self.rank} sees wrong tokens from {start}, {wrong.size} of them: {wrong[:9]}"
@@ -147,21 +148,27 @@ class Cache:
         if group.recurrent or not self.config().needs_kv_cache_zeroing:
             return
         begins = -(-start // self.block_size) * self.block_size
-        for position in range(begins, -(-end // self.block_size) * self.block_size):
+        for position in self._states(group, begins, -(-end // self.block_size) * self.block_size):
             block, at = table[position // self.block_size], position % self.block_size
             if block == 0 or max(start, group.skipped(end)) <= position < end:
                 continue
             row = block * (self.block_size // self.kernel) + at // self.kernel
             for layer in group.layers:
                 for view in self._key_value(group, layer):
-                    view[row, :, at % self.kernel] = 0
+                    view[row, :, at % self.kernel // group.tokens_per_state] = 0
+
+    @staticmethod
+    def _states(group, start, end):
+        """The last token of each state that is complete with one of these tokens."""
+        positions = numpy.arange(start, end)
+        return positions[(positions + 1) % group.tokens_per_state == 0]
 
     def _places(self, group, table, tokens, positions):
         """Of each layer and part: a view, where in it tokens are, and what they are."""
         blocks = numpy.array(table)[positions // self.block_size] * (self.block_size // self.kernel)
         blocks = blocks + positions % self.block_size // self.kernel
         heads = group.local_heads(self.tp, self.rank)
-        where = blocks[:, None], numpy.arange(len(heads)), (positions % self.kernel)[:, None]
+        where = blocks[:, None], numpy.arange(len(heads)), (positions % self.kernel // group.tokens_per_state)[:, None]
         for layer in group.layers:
             content = group.content(tokens, positions, layer, heads)
             views = self._key_value(group, layer)

@@ -38,6 +38,9 @@ class Attention:
     suffix = "attn"
     backend = None
     """Its attention backend, where that is not the engine's."""
+    tokens_per_state = 1
+    parts = ()
+    """Bytes of what a block has apart: all of the first part, then all of the next."""
 
     def local_heads(self, tp, rank):
         if self.heads < tp:
@@ -113,6 +116,49 @@ class IndexKeys(Attention):
     mla: bool = True
     suffix = "indexer.k_cache"
     backend = "DEEPSEEK_V32_INDEXER"
+    parts = (128, 4)
+
+
+@dataclass(frozen=True)
+class Latents(Attention):
+    """What sparse attention keeps on every rank: a state for one token or for several, of a window or of all."""
+
+    heads: int = 1
+    head_dim: int = 584
+    dtype: torch.dtype = torch.uint8
+    mla: bool = True
+    tokens_per_state: int = 1
+    parts: tuple = ()
+    backend: str = "DEEPSEEK_SPARSE_SWA"
+    suffix: str = "swa_cache"
+
+    def spec(self, tp, block_size):
+        common = {"num_kv_heads": 1, "max_tp_shards": 1, "head_size": self.head_dim, "dtype": self.dtype, "alignment": 576}
+        common |= {"tokens_per_state": self.tokens_per_state, "model_version": "deepseek_v4"}
+        if self.window:
+            return vllm.SlidingWindowMLASpec(block_size, sliding_window=self.window, **common)
+        return vllm.MLAAttentionSpec(block_size, **common)
+
+
+def deepseek_v4(rows=584, parts=(576, 8), dtype=torch.uint8):
+    """All that layers of DeepSeek V4 cache: of a window, of 4 tokens, and of many. A compressor keeps those of which there is no state yet."""
+
+    def compressor(layers, size, window, of=""):
+        more = {"dtype": torch.float32, "window": window, "backend": "CompressorBackend", "suffix": f"{of}compressor.state_cache"}
+        return Latents(layers, head_dim=size, **more)
+
+    row = {"head_dim": rows, "dtype": dtype, "parts": parts}
+    attention = {"backend": "FLASHMLA_SPARSE_DSV4", "suffix": "mla_attn"}
+    index = {"head_dim": 132, "parts": (128, 4), "backend": "DEEPSEEK_V4_INDEXER", "suffix": "indexer.k_cache"}
+    return [
+        Latents(range(5), window=40, **row),
+        Latents([1, 3], tokens_per_state=4, **row, **attention),
+        Latents([1, 3], tokens_per_state=4, **index),
+        compressor([1, 3], 48, 8),
+        compressor([1, 3], 16, 8, "indexer."),
+        Latents([2, 4], tokens_per_state=64, **row, **attention),
+        compressor([2, 4], 24, 64),
+    ]
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ class Group:
     """The number of vLLM's cache group whose block tables it has."""
     split: int
     """The kernels divide each of the manager's blocks into so many. vLLM's block tables count the manager's."""
+    step: int
+    """Blocks of the kernels from one of the manager's to the next: more than `split` where pages of other layers lie between them."""
     block_size: int
     """Tokens of one of the manager's blocks."""
     recurrent: bool
@@ -45,7 +47,7 @@ class Group:
             state = blocks[len(blocks) - 1 - min(self.scratch, len(blocks) - 1)] if blocks else NULL_BLOCK
             return [-1 if state == NULL_BLOCK else state]
         return [
-            -1 if block == NULL_BLOCK else block * self.split + part for block in blocks for part in range(self.split)
+            -1 if block == NULL_BLOCK else block * self.step + part for block in blocks for part in range(self.split)
         ]
 
 
@@ -101,7 +103,7 @@ class Cache:
             filled = [block for block in blocks[group.source][first:last] if block != NULL_BLOCK]
             for block in {*filled[:1], *filled[-1:]}:
                 for tensor in group.tensors:
-                    tensor[block * group.split : (block + 1) * group.split].zero_()
+                    tensor[block * group.step : block * group.step + group.split].zero_()
 
 
 def read(
@@ -121,10 +123,14 @@ def read(
     for source, group in enumerate(kv_cache_config.kv_cache_groups):
         for layer, names in _groups_of(vllm_config, group, kv_caches) if group.enable_kv_transfer else ():
             tensors = [kv_caches[each] for each in names]
-            location, memory = _locate(tensors, names, layer)
-            split = _blocks_of_kernels(tensors[0], kv_cache_config.num_blocks, names[0])
+            block_size = group.kv_cache_spec.block_size
+            split = step = _blocks_of_kernels(tensors[0], kv_cache_config.num_blocks, names[0])
+            if split == 1 and (kernel := _kernel_block(layer, block_size, names[0])) < block_size:
+                split = block_size // kernel
+                tensors, step = _in_kernel_blocks(tensors, split, names[0])
+            location, memory = _locate(tensors, names, layer, are_between=step > split)
             numbers = tuple(map(extract_layer_index, names))
-            own.append(_Part(source, layer, numbers, location, split, group.kv_cache_spec.block_size))
+            own.append(_Part(source, layer, numbers, location, split, step, block_size))
             here.append((tensors, memory))
     stages = _of_all_stages(own)
     parallel, stage = vllm_config.parallel_config, get_pp_group().rank_in_group
@@ -145,7 +151,8 @@ def read(
             documents[-1]["block_size"] = first.block_size // first.split
         part = parts[stage]
         tensors, memory = ([], Memory([])) if part is None else here[stages[stage].index(part)]
-        groups.append(Group(first.source, first.split, first.block_size, layer.recurrent, layer.scratch, tensors))
+        step = first.split if part is None else part.step
+        groups.append(Group(first.source, first.split, step, first.block_size, layer.recurrent, layer.scratch, tensors))
         memories.append(memory)
         members.append(dict(zip(part.layers, tensors)) if part is not None else {})
     document: dict[str, Any] = {
@@ -176,6 +183,7 @@ class _Part:
     layers: tuple[int, ...]
     location: dict[str, Any]
     split: int
+    step: int
     block_size: int
 
 
@@ -284,8 +292,11 @@ def _groups_of(vllm_config: VllmConfig, group: Any, kv_caches: dict[str, Any]) -
     return found
 
 
-def _locate(tensors: list[torch.Tensor], names: list[str], layer: Layer) -> tuple[dict[str, Any], Memory]:
-    """Returns where the layers' blocks are: fields of a group's document, and the memory they are in."""
+def _locate(
+    tensors: list[torch.Tensor], names: list[str], layer: Layer, *, are_between: bool
+) -> tuple[dict[str, Any], Memory]:
+    """Returns where the layers' blocks are: fields of a group's document, and the memory they are in. `are_between`: other layers' blocks
+    are between those of one."""
     first = tensors[0]
     storage = first.untyped_storage()
     starts = [tensor.data_ptr() - storage.data_ptr() for tensor in tensors]
@@ -295,7 +306,7 @@ def _locate(tensors: list[torch.Tensor], names: list[str], layer: Layer) -> tupl
     size = first.element_size()
     block_stride = first.stride(0) * size
     location: dict[str, Any] = {"num_blocks": first.shape[0], "block_stride": block_stride}
-    if one and len(steps) <= 1 and (layer_stride is None or layer_stride > 0):
+    if one and len(steps) <= 1 and (layer_stride is None or layer_stride > 0 and not are_between):
         memory = Memory([storage])
         location["offset"] = starts[0]
         if layer_stride is not None:
@@ -367,6 +378,33 @@ def _blocks_of_kernels(tensor: torch.Tensor, num_blocks: int, name: str) -> int:
     if rest or not split:
         raise UnsupportedCache(f"layer {name}: {tensor.shape[0]} blocks of the kernels for {num_blocks} of the manager")
     return split
+
+
+def _kernel_block(layer: Layer, tokens: int, name: str) -> int:
+    """Returns the tokens of the kernels' blocks, in which they divide blocks of so many tokens."""
+    sizes = layer.kernel_blocks
+    fixed = [size for size in sizes if isinstance(size, int) and tokens % size == 0]
+    if not sizes or tokens in fixed or any(not isinstance(size, int) and tokens % size.base == 0 for size in sizes):
+        return tokens
+    if not fixed:
+        raise UnsupportedCache(f"layer {name}: how its kernels divide a block of {tokens} tokens is not known here")
+    return max(fixed)
+
+
+def _in_kernel_blocks(tensors: list[torch.Tensor], split: int, name: str) -> tuple[list[torch.Tensor], int]:
+    """Returns tensors of the manager's blocks as ones of the kernels' blocks, and how many of these there are from one of the manager's
+    to the next.
+
+    vLLM gives connectors the former where pages of several layers follow each other in a block, and its kernels the latter.
+    """
+    first = tensors[0]
+    blocks, heads, states, width = first.shape
+    page = states // split * first.stride(2)
+    step, rest = divmod(first.stride(0), page)
+    if rest or states % split or heads != 1:
+        raise UnsupportedCache(f"layer {name}: its blocks cannot be divided into the {split} that its kernels take")
+    shape, strides = ((blocks - 1) * step + split, 1, states // split, width), (page, *first.stride()[1:])
+    return [tensor.as_strided(shape, strides) for tensor in tensors], step
 
 
 def _storage_from(tensor: torch.Tensor) -> torch.Tensor:

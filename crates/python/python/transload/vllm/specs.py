@@ -16,8 +16,11 @@ from vllm.v1.kv_cache_interface import (
     KVQuantMode,
     MambaSpec,
     MLAAttentionSpec,
+    SlidingWindowMLASpec,
     SlidingWindowSpec,
 )
+
+from . import versions
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -59,14 +62,27 @@ KEY_THEN_VALUE = {
 KEYS_TRANSPOSED = "[DS,SD]"
 """The order inside a block and head: all keys, element by element, and then all values, state by state."""
 
-PACKED_LATENTS = {"FLASHMLA_SPARSE": 656, "FLASHINFER_MLA_SPARSE_SM120": 656}
-"""Bytes of a token's latent with ``fp8_ds_mla``: 512 elements in fp8, their four scales, and 64 rotated ones in bf16."""
+PACKED_LATENTS = {"FLASHMLA_SPARSE": {656, 352}, "FLASHINFER_MLA_SPARSE_SM120": {656}}
+"""Bytes of a token's latent with ``fp8_ds_mla``: 512 elements in fp8, their four scales, and 64 rotated ones in bf16; and with
+``nvfp4_ds_mla``, where all are smaller."""
 
-INDEX_KEYS = "DEEPSEEK_V32_INDEXER"
-"""The backend of layers that choose which tokens sparse attention sees."""
+INDEX_KEYS = {"DEEPSEEK_V32_INDEXER", "DEEPSEEK_V4_INDEXER"}
+"""The backends of layers that choose which tokens sparse attention sees."""
+ROWS = {"DEEPSEEK_SPARSE_SWA", "FLASHMLA_SPARSE_DSV4", "FLASHINFER_MLA_SPARSE_DSV4"}
+"""The backends of latents of DeepSeek V4, of the last tokens or of several tokens each."""
+COMPRESSOR = "CompressorBackend"
+"""The backend of what tokens leave for the state of several tokens that they will be part of."""
 
-KEYS_THEN_SCALES = "[SD,SD]"
-"""The order inside a block: all keys in fp8, state by state, and then a scale for each 128 elements of them."""
+DATA_THEN_SCALES = "[SD,SD]"
+"""The order inside a block: all data, state by state, and then all scales."""
+
+SCALED = (
+    dict.fromkeys(((backend, 584) for backend in ROWS), (576, 8))
+    | dict.fromkeys(((backend, 132) for backend in INDEX_KEYS), (128, 4))
+    | dict.fromkeys(((backend, 68) for backend in INDEX_KEYS), (64, 4))
+)
+"""Of backends that keep scales of a block behind its data: the bytes of a state's data and of its scales. Latents have 448
+elements in fp8 and 64 rotated ones in bf16; index keys 128 elements in fp8, or in fp4."""
 
 
 _ANY = {"block_size", "block_stride_alignment", "page_size_padded", "dcp_sharded", "is_draft"}
@@ -92,11 +108,15 @@ KNOWN = {
         "cache_dtype_str",
         "cache_role",
         "is_index_group_leader",
+        # To what pages are padded, which is read off the tensors, and who manages their blocks.
+        "alignment",
+        "model_version",
         # The size of a buffer beside the cache, and how several tokens of a request are computed at once.
         "topk_buffer_width",
         "non_causal_multi_token_decode",
     },
     SlidingWindowSpec: _ATTENTION | {"sliding_window"},
+    SlidingWindowMLASpec: _ATTENTION | {"sliding_window", "cache_dtype_str", "alignment", "model_version"},
     ChunkedLocalAttentionSpec: _ATTENTION | {"attention_chunk_size"},
     MambaSpec: _ANY
     | {
@@ -127,6 +147,8 @@ class Layer:
     """Specs of a deployment document; several for one page."""
     inside: str = ""
     """Order inside a block of one head, where it is not state by state."""
+    kernel_blocks: tuple[Any, ...] = field(default=(), compare=False)
+    """Tokens of the blocks that its kernels can take, where more than strides depends on it: `inside` is within one of these."""
     recurrent: bool = False
     scratch: int = field(default=0, compare=False)
     """Blocks of a request behind its running state, for drafts."""
@@ -165,18 +187,20 @@ def describe(vllm_config: VllmConfig, spec: KVCacheSpec, name: str) -> Layer:
 
 
 def _attention(vllm_config: VllmConfig, spec: AttentionSpec, name: str) -> Layer:
-    if spec.tokens_per_state != 1:
-        raise UnsupportedCache(f"layer {name}: a state of {spec.tokens_per_state} tokens cannot be moved yet")
     if spec.num_heads != spec.num_kv_heads:
         raise UnsupportedCache(
             f"layer {name}: {spec.num_heads} head slots for {spec.num_kv_heads} heads cannot be moved yet"
         )
     layer = layers(vllm_config)[name]
-    backend = layer.get_attn_backend().get_name()
+    kernels = layer.get_attn_backend()
+    backend = kernels.get_name()
     # Layers may be left out of what the server's option says.
     kind = getattr(layer, "kv_cache_dtype", None) or vllm_config.cache_config.cache_dtype
-    if backend == INDEX_KEYS or getattr(spec, "cache_dtype_str", None) == "fp8_ds_mla":
-        return _scaled(spec, backend, name)
+    is_latent = isinstance(spec, (MLAAttentionSpec, SlidingWindowMLASpec))
+    if is_latent and (found := _sparse(spec, kernels, name)) is not None:
+        return found
+    if spec.tokens_per_state != 1:
+        raise UnsupportedCache(f"layer {name}: how {backend} keeps a state of {spec.tokens_per_state} tokens is not known here")
     # Not by the mode alone: a platform's own dtype may have any, and in vLLM 0.33 two modes are one number.
     if kind not in FP8.keys() | TYPED or spec.kv_quant_mode not in (KVQuantMode.NONE, KVQuantMode.FP8_PER_TENSOR):
         raise UnsupportedCache(
@@ -184,9 +208,9 @@ def _attention(vllm_config: VllmConfig, spec: AttentionSpec, name: str) -> Layer
             "is not known here"
         )
     dtype = FP8[kind] if kind in FP8 and spec.dtype is torch.uint8 else _dtype(spec.dtype, name)
-    if isinstance(spec, MLAAttentionSpec):
+    if is_latent:
         latent = spec.head_size * spec.dtype.itemsize
-        if backend not in KEY_THEN_VALUE or spec.state_content_size_bytes != latent:
+        if backend not in KEY_THEN_VALUE or not isinstance(spec, MLAAttentionSpec) or spec.state_content_size_bytes != latent:
             raise UnsupportedCache(
                 f"layer {name}: how {backend} keeps {spec.state_content_size_bytes} B of a latent of {latent} B "
                 "is not known here"
@@ -215,14 +239,57 @@ def _attention(vllm_config: VllmConfig, spec: AttentionSpec, name: str) -> Layer
     return Layer(kind, [described], inside=_inside(vllm_config, spec, backend, name))
 
 
-def _scaled(spec: AttentionSpec, backend: str, name: str) -> Layer:
-    """Describes latents and index keys in fp8 with their scales: bytes that a token has the same way everywhere."""
-    size = spec.state_content_size_bytes
-    if size == PACKED_LATENTS.get(backend):
-        return Layer("mla", [{"kind": "opaque", "heads": 1, "entry_bytes": size}])
-    if backend == INDEX_KEYS and spec.dtype is torch.uint8 and size == 132:
-        return Layer("indexer", [{"kind": "indexer", "data_bytes": 128, "scale_bytes": 4}], inside=KEYS_THEN_SCALES)
-    raise UnsupportedCache(f"layer {name}: how {backend} keeps {size} B of a token is not known here")
+def _sparse(spec: MLAAttentionSpec | SlidingWindowMLASpec, kernels: Any, name: str) -> Layer | None:
+    """Describes what sparse attention caches, which is the same on every rank. None if its `kernels` cache latents as others do."""
+    backend, size, tokens = kernels.get_name(), spec.state_content_size_bytes, spec.tokens_per_state
+    is_packed = (spec.cache_dtype_str or "").endswith("_ds_mla")
+    if backend not in INDEX_KEYS | ROWS | {COMPRESSOR} and not is_packed:
+        return None
+    window = {"sliding_window": spec.sliding_window} if isinstance(spec, SlidingWindowSpec) else {}
+    if backend == COMPRESSOR:
+        kind = "compressor"
+    elif backend in INDEX_KEYS:
+        kind = "indexer"
+    else:
+        kind = "window" if window else "mla" if tokens == 1 else f"c{tokens}"
+    if spec.num_kv_heads == 1 and isinstance(tokens, int) and bool(window) == (kind in ("compressor", "window")):
+        if spec.dtype is torch.uint8 and (backend, size) in SCALED:
+            data, scales = SCALED[backend, size]
+            described = {"kind": "compressed", "data_bytes": data, "scale_bytes": scales, "tokens_per_state": tokens} | window
+            if kind == "indexer":
+                described["kind"] = kind
+                if data == 128 and _scales_are_exponents():
+                    kind = "indexer/ue8m0"
+            return Layer(kind, [described], DATA_THEN_SCALES, tuple(kernels.get_supported_kernel_block_sizes(spec)))
+        if is_packed and tokens == 1 and not window and size in PACKED_LATENTS.get(backend, ()):
+            return Layer("mla", [{"kind": "opaque", "heads": 1, "entry_bytes": size}])
+        if backend in ROWS | {COMPRESSOR} and spec.dtype is not torch.uint8 and size == spec.head_size * spec.dtype.itemsize:
+            dtype = _dtype(spec.dtype, name)
+            if tokens == 1:
+                return Layer(kind, [{"kind": "mla", "latent": spec.head_size, "dtype": dtype} | window])
+            if not window:
+                row = {"kind": "opaque", "heads": 1, "entry_bytes": size, "tokens_per_state": tokens}
+                return Layer(f"{kind}/{dtype}", [row])
+    raise UnsupportedCache(f"layer {name}: how {backend} keeps a state of {size} B is not known here")
+
+
+def _scales_are_exponents() -> bool:
+    """Returns whether the scale of an index key in fp8 is four bytes of its exponent, in place of a float. With vLLM 0.33 that depends
+    on the GPU. A server takes neither for the other: groups are matched by their names.
+
+    Raises:
+        UnsupportedCache: this version of vLLM does not tell.
+    """
+    try:
+        from vllm.utils import deep_gemm
+    except ImportError:
+        deep_gemm = None
+    told = getattr(deep_gemm, "mqa_logits_use_mx_scales", None)
+    if told is not None:
+        return told()
+    if versions.number() not in ((0, 31), (0, 32)):
+        raise UnsupportedCache("this version of vLLM does not tell what the scales of index keys are")
+    return False
 
 
 def _inside(vllm_config: VllmConfig, spec: AttentionSpec, backend: str, name: str) -> str:

@@ -1,0 +1,190 @@
+"""Caches of sparse models as vLLM lays them out. The specs, groups, offsets and strides are those that its own code makes for a
+model's layers, on tensors of the host; what its kernels write where is written down here. No kernel runs."""
+
+import importlib
+import random
+from types import SimpleNamespace
+
+import numpy
+import pytest
+import torch
+from transload import Plan
+from transload.vllm import cache as caches
+from transload.vllm import specs as described
+from vllm.v1 import kv_cache_interface as interface
+from vllm.v1.attention.backends.mla import indexer
+from vllm.v1.worker import utils
+
+try:
+    planning = importlib.import_module("vllm.v1.core.kv_cache_planning")
+except ImportError:  # vLLM 0.32
+    planning = importlib.import_module("vllm.v1.core.kv_cache_utils")
+
+LAYOUTS = [interface.KVCacheLayout.BLHNC, interface.KVCacheLayout.BLNHC]
+APART = {584: (576, 8), 132: (128, 4), 68: (64, 4)}
+"""Bytes of data and of scales, for states of these sizes that have all scales of a block behind its data."""
+
+
+def deepseek_v4(ratios, config):
+    """What layers that compress so many tokens to one cache, by their names: the specs, and the backends."""
+    v4 = importlib.import_module("vllm.models.deepseek_v4.attention")
+    latents = importlib.import_module("vllm.models.deepseek_v4.sparse_mla").DeepseekV4FlashMLABackend
+    compressor = importlib.import_module("vllm.models.deepseek_v4.compressor")
+    swa = importlib.import_module("vllm.v1.attention.backends.mla.sparse_swa")
+    indexer = importlib.import_module("vllm.v1.attention.backends.mla.indexer").DeepseekV4IndexerBackend
+    kind = config.cache_config.cache_dtype
+    dtype = torch.uint8 if kind == "fp8_ds_mla" else torch.bfloat16
+    found = {}
+
+    def add(name, layer, backend, **attributes):
+        spec = layer.get_kv_cache_spec(SimpleNamespace(cache_config=config.cache_config, **attributes), config)
+        found[f"model.layers.{name}"] = spec, backend
+
+    for number, ratio in enumerate(ratios):
+        add(
+            f"{number}.attn.swa_cache", swa.DeepseekV4SWACache, swa.DeepseekSparseSWABackend, block_size=64, head_dim=512, dtype=dtype,
+            window_size=128, bounded_replay=False, packed_bytes_per_token=584, packed_page_alignment=576, packed_block_stride_alignment=None,
+        )  # fmt: skip
+        if ratio == 1:
+            continue
+        row = {"compress_ratio": ratio, "kv_cache_dtype": kind, "head_dim": 512, "kv_cache_torch_dtype": dtype}
+        add(f"{number}.attn.mla_attn", v4.DeepseekV4Attention, latents, **row)
+        state = {"dtype": torch.float32, "sliding_window": 8 if ratio == 4 else 128, "block_size": 4 if ratio == 4 else 8}
+        of = compressor.CompressorStateCache, compressor.CompressorBackend
+        add(f"{number}.attn.compressor.state_cache", *of, state_dim=2048 if ratio == 4 else 1024, **state)
+        if ratio == 4:
+            key = {"compress_ratio": 4, "head_dim": config.index_bytes, "dtype": torch.uint8}
+            add(f"{number}.attn.indexer.k_cache", v4.DeepseekV4IndexerCache, indexer, **key)
+            add(f"{number}.attn.indexer.compressor.state_cache", *of, state_dim=512, **state)
+    return found
+
+
+class Side:
+    """A server's cache: vLLM's tensors over one buffer, and what the connector reads of them."""
+
+    def __init__(self, model, monkeypatch, *, blocks, block_size, layout, cache_dtype, index_bytes=132):
+        alone = SimpleNamespace(world_size=1, rank_in_group=0)
+        monkeypatch.setattr(caches, "get_pp_group", lambda: alone)
+        monkeypatch.setattr(caches, "get_tp_group", lambda: alone)
+        config = SimpleNamespace(
+            cache_config=SimpleNamespace(
+                block_size=block_size, cache_dtype=cache_dtype, num_gpu_blocks_override=blocks, prefix_cache_retention_interval=None,
+                get_resolved_kv_cache_layout=lambda: layout,
+            ),
+            scheduler_config=SimpleNamespace(disable_hybrid_kv_cache_manager=False),
+            attention_config=SimpleNamespace(hisparse_config=None),
+            parallel_config=SimpleNamespace(tensor_parallel_size=1),
+            model_config=SimpleNamespace(served_model_name="sparse"),
+            compilation_config=SimpleNamespace(static_forward_context={}),
+            speculative_config=None, index_bytes=index_bytes,
+        )  # fmt: skip
+        self.backends = {}
+        self.specs = {}
+        for name, (spec, backend) in model(config).items():
+            self.backends[name], self.specs[name] = backend, utils.customize_attention_spec(backend, spec)
+            layer = SimpleNamespace(get_attn_backend=lambda backend=backend: backend)
+            config.compilation_config.static_forward_context[name] = layer
+        groups = planning.get_kv_cache_groups(config, dict(self.specs))
+        self.plan = planning.get_kv_cache_config_from_groups(config, groups, 1 << 40)
+        self.raw = torch.zeros(self.plan.kv_cache_tensors[0].size, dtype=torch.int8)
+        self.tensors = {}
+        for tensor in self.plan.kv_cache_tensors:
+            views = interface.create_kv_cache_views(self.raw, self.specs[tensor.layers[0]], blocks, layout, tensor)
+            self.tensors |= dict(zip(tensor.layers, views))
+        assert self.tensors.keys() == self.specs.keys()
+        self.cache = caches.read(config, self.plan, self.tensors, "side")
+        self.bytes = self.raw.numpy().view(numpy.uint8)
+
+    def tables(self, tokens, draw):
+        """Block tables of a request of so many tokens: as in vLLM nothing is kept of what is behind a window."""
+        free = draw.sample(range(1, self.plan.num_blocks), self.plan.num_blocks - 1)
+        found = []
+        for group in self.plan.kv_cache_groups:
+            size, window = group.kv_cache_spec.block_size, interface.get_kv_cache_spec_sliding_window(group.kv_cache_spec)
+            gone = max(0, tokens - window + 1) // size if window else 0
+            found.append([0 if at < gone else free.pop() for at in range(-(-tokens // size))])
+        return tuple(found)
+
+    def states(self, name, tables, tokens):
+        """Where the kernels keep each state that a request of so many tokens goes on from: of each, its pieces."""
+        [table] = [table for group, table in zip(self.plan.kv_cache_groups, tables) if name in group.layer_names]
+        spec, tensor = self.specs[name], self.tensors[name]
+        window = getattr(spec, "sliding_window", None) if isinstance(spec, interface.SlidingWindowSpec) else None
+        item = tensor.element_size()
+        base, stride, width = tensor.data_ptr() - self.raw.data_ptr(), tensor.stride(0) * item, tensor.shape[3] * item
+        # The kernels divide a block into several, each with its data and scales.
+        kernel = utils.select_common_block_size(spec.block_size, [self.backends[name]], [spec])
+        for token in range(max(0, tokens - window + 1) if window else 0, tokens):
+            if (token + 1) % spec.tokens_per_state:
+                continue
+            start = base + table[token // spec.block_size] * stride
+            start += token % spec.block_size // kernel * (kernel // spec.tokens_per_state * width)
+            at = token % kernel // spec.tokens_per_state
+            if spec.dtype is not torch.uint8:
+                yield [(start + at * width, width)]
+                continue
+            pieces = []
+            for piece in APART[width]:
+                pieces.append((start + at * piece, piece))
+                start += kernel // spec.tokens_per_state * piece
+            yield pieces
+
+
+def assert_moved(source, target, draw):
+    tokens = draw.randrange(1, 900)
+    tables = [side.tables(tokens, draw) for side in (source, target)]
+    numbers = numpy.random.default_rng(tokens)
+    for side in (source, target):
+        side.bytes[:] = numbers.integers(0, 256, side.bytes.size, numpy.uint8)
+    wanted = target.bytes.copy()
+    for name in source.specs:
+        for there, here in zip(*(side.states(name, table, tokens) for side, table in zip((source, target), tables)), strict=True):
+            for (start, length), (to, same) in zip(there, here, strict=True):
+                assert length == same
+                wanted[to : to + length] = source.bytes[start : start + length]
+    plan = Plan(source.cache.deployment, target.cache.deployment, tokens)
+    bound = plan.bind(*(side.cache.tables(table) for side, table in zip((source, target), tables)))
+    names = [group.name for group in source.cache.deployment.groups]
+    for route in bound.routes:
+        at = names.index(route.group)
+        route.copy(source.cache.memories[at], target.cache.memories[at])
+    differ = numpy.flatnonzero(target.bytes != wanted)
+    assert not differ.size, f"{tokens} tokens: {differ.size} bytes differ, from {differ[0]} on"
+
+
+def ratios(draw):
+    found = [1, 4, 128] + draw.choices([1, 4, 128], k=draw.randrange(6))
+    draw.shuffle(found)
+    return found
+
+
+@pytest.mark.newer
+@pytest.mark.smallest
+@pytest.mark.parametrize("kind", ["fp8_ds_mla", "auto"])
+@pytest.mark.parametrize("seed", range(4))
+def test_deepseek_v4(monkeypatch, seed, kind):
+    draw = random.Random(f"{seed}{kind}")
+    layers, more = ratios(draw), {"cache_dtype": kind, "index_bytes": draw.choice([132, 68])}
+
+    def side():
+        shape = {"blocks": draw.randrange(100, 130), "block_size": 256, "layout": draw.choice(LAYOUTS)}
+        return Side(lambda config: deepseek_v4(layers, config), monkeypatch, **shape, **more)
+
+    source, target = side(), side()
+    names = {group.name.partition("-")[0] for group in source.cache.deployment.groups}
+    rows = "" if kind == "fp8_ds_mla" else "/bf16"
+    assert names == {"window", f"c4{rows}", f"c128{rows}", "indexer", "compressor"}
+    for _ in range(4):
+        assert_moved(source, target, draw)
+
+
+@pytest.mark.newer
+@pytest.mark.smallest
+def test_index_keys_of_two_generations_of_gpus(monkeypatch):
+    """Their scales are of one size, and not of one kind."""
+    spec = interface.MLAAttentionSpec(block_size=64, num_kv_heads=1, head_size=132, dtype=torch.uint8)
+    found = []
+    for exponents in (False, True):
+        monkeypatch.setattr(described, "_scales_are_exponents", lambda: exponents)
+        found.append(described._sparse(spec, indexer.DeepseekV32IndexerBackend, "index").kind)
+    assert found == ["indexer", "indexer/ue8m0"]
