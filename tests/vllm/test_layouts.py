@@ -59,6 +59,21 @@ def deepseek_v4(ratios, config):
     return found
 
 
+def minimax_m3(sparse, config):
+    """Layers of MiniMax-M3, of which some are `sparse`. Others have vLLM's own attention."""
+    attention = importlib.import_module("vllm.models.minimax_m3.common.sparse_attention").MiniMaxM3SparseBackend
+    index = importlib.import_module("vllm.models.minimax_m3.common.indexer")
+    found = {}
+    for number, is_sparse in enumerate(sparse):
+        heads = {"num_kv_heads": 4, "head_size": 128, "dtype": torch.bfloat16}
+        found[f"model.layers.{number}.attn"] = interface.FullAttentionSpec(block_size=config.cache_config.block_size, **heads), attention
+        if is_sparse:
+            cache = SimpleNamespace(head_dim=128, dtype=torch.bfloat16)
+            spec = index.MiniMaxM3IndexerCache.get_kv_cache_spec(cache, config)
+            found[f"model.layers.{number}.index_cache"] = spec, index.MiniMaxM3IndexerBackend
+    return found
+
+
 class Side:
     """A server's cache: vLLM's tensors over one buffer, and what the connector reads of them."""
 
@@ -89,7 +104,12 @@ class Side:
         self.raw = torch.zeros(self.plan.kv_cache_tensors[0].size, dtype=torch.int8)
         self.tensors = {}
         for tensor in self.plan.kv_cache_tensors:
-            views = interface.create_kv_cache_views(self.raw, self.specs[tensor.layers[0]], blocks, layout, tensor)
+            [group] = [group for group in self.plan.kv_cache_groups if tensor.layers[0] in group.layer_names]
+            names, spec = group.layer_names, self.specs[tensor.layers[0]]
+            kernel = group.kv_cache_spec.block_size
+            if not layout.is_block_outermost:
+                kernel = utils.select_common_block_size(kernel, [self.backends[name] for name in names], [self.specs[name] for name in names])
+            views = interface.create_kv_cache_views(self.raw, spec, blocks, layout, tensor, kernel)
             self.tensors |= dict(zip(tensor.layers, views))
         assert self.tensors.keys() == self.specs.keys()
         self.cache = caches.read(config, self.plan, self.tensors, "side")
@@ -111,17 +131,18 @@ class Side:
         spec, tensor = self.specs[name], self.tensors[name]
         window = getattr(spec, "sliding_window", None) if isinstance(spec, interface.SlidingWindowSpec) else None
         item = tensor.element_size()
-        base, stride, width = tensor.data_ptr() - self.raw.data_ptr(), tensor.stride(0) * item, tensor.shape[3] * item
+        base, strides, width = tensor.data_ptr() - self.raw.data_ptr(), [each * item for each in tensor.stride()], tensor.shape[3] * item
         # The kernels divide a block into several, each with its data and scales.
         kernel = utils.select_common_block_size(spec.block_size, [self.backends[name]], [spec])
+        split = tensor.shape[0] // self.plan.num_blocks
+        inside = kernel // spec.tokens_per_state * strides[2] if split == 1 else strides[0]
         for token in range(max(0, tokens - window + 1) if window else 0, tokens):
             if (token + 1) % spec.tokens_per_state:
                 continue
-            start = base + table[token // spec.block_size] * stride
-            start += token % spec.block_size // kernel * (kernel // spec.tokens_per_state * width)
+            start = base + table[token // spec.block_size] * split * strides[0] + token % spec.block_size // kernel * inside
             at = token % kernel // spec.tokens_per_state
             if spec.dtype is not torch.uint8:
-                yield [(start + at * width, width)]
+                yield [(start + head * strides[1] + at * strides[2], width) for head in range(spec.num_heads)]
                 continue
             pieces = []
             for piece in APART[width]:
@@ -174,6 +195,27 @@ def test_deepseek_v4(monkeypatch, seed, kind):
     names = {group.name.partition("-")[0] for group in source.cache.deployment.groups}
     rows = "" if kind == "fp8_ds_mla" else "/bf16"
     assert names == {"window", f"c4{rows}", f"c128{rows}", "indexer", "compressor"}
+    for _ in range(4):
+        assert_moved(source, target, draw)
+
+
+@pytest.mark.newer
+@pytest.mark.smallest
+@pytest.mark.parametrize("seed", range(4))
+def test_minimax_m3(monkeypatch, seed):
+    draw = random.Random(seed)
+    sparse = draw.choices([False, True], k=draw.randrange(2, 6)) + [True]
+    layouts = [layout for layout in interface.KVCacheLayout if layout.is_block_compact]
+
+    def side():
+        layout = draw.choice(layouts)
+        # vLLM does not divide blocks whose layers' pages follow each other.
+        size = 128 if layout.is_block_outermost else draw.choice([128, 256])
+        shape = {"blocks": draw.randrange(20, 30), "block_size": size, "layout": layout}
+        return Side(lambda config: minimax_m3(sparse, config), monkeypatch, cache_dtype="auto", **shape)
+
+    source, target = side(), side()
+    assert {group.name for group in source.cache.deployment.groups} == {"attention", "indexer"}
     for _ in range(4):
         assert_moved(source, target, draw)
 

@@ -9,7 +9,7 @@ import pytest
 from vllm_stand_in import torch_numpy as torch
 from vllm_stand_in import vllm_names as vllm
 from vllm_stand_in.fixtures import assert_loaded, end_alike, fetch, load, move, prefilled, prompt
-from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, deepseek_v4, gdn, mamba1, mamba2
+from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, deepseek_v4, gdn, mamba1, mamba2, minimax_m3
 
 ORDERS = ["LBHSC", "LBSHC", "BLHSC", "BLSHC", "LHBSC"]
 WINDOW = [Attention(range(0, 6, 2)), Attention(range(1, 6, 2), window=40)]
@@ -93,6 +93,10 @@ GROUPS = {
         )
         for order in ("LBHSC", "BLHSC")
         for what, rows in [("data and scales", ()), ("bf16", (32, (), torch.bfloat16))]
+    },
+    **{
+        f"MiniMax-M3, {backend}": (({"tp": 2, "block_size": 16}, {"block_size": 32}, minimax_m3(), {"uniform": True, "backend": backend}), [100])
+        for backend in ("MINIMAX_M3_SPARSE", "TRITON_MSA", "CUTLASS_MSA")
     },
     "layers of two shapes": (({"block_size": 16}, {"block_size": 32, "order": "BLHSC"}, [WIDE, NARROW], {"uniform": True}), [100]),
     "layers of two shapes, turned": (

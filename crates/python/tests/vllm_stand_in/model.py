@@ -140,6 +140,12 @@ class Latents(Attention):
         return vllm.MLAAttentionSpec(block_size, **common)
 
 
+def minimax_m3(dtype=torch.bfloat16):
+    """Keys and values, and in layers of sparse attention a plain key by which blocks are chosen."""
+    index = {"head_dim": 16, "dtype": dtype, "backend": "MINIMAX_M3_SPARSE_INDEXER", "suffix": "index_cache"}
+    return [Attention(range(2)), Attention(range(2, 4), head_dim=16, dtype=torch.bfloat16), Latents([2, 3], **index)]
+
+
 def deepseek_v4(rows=584, parts=(576, 8), dtype=torch.uint8):
     """All that layers of DeepSeek V4 cache: of a window, of 4 tokens, and of many. A compressor keeps those of which there is no state yet."""
 

@@ -46,6 +46,9 @@ KEY_THEN_VALUE = {
     "FLEX_ATTENTION",
     "FLASH_ATTN_DIFFKV",
     "TRITON_ATTN",
+    "MINIMAX_M3_SPARSE",
+    "TRITON_MSA",
+    "CUTLASS_MSA",
     "TRITON_MLA",
     "FLASHMLA",
     "FLASHINFER_MLA",
@@ -70,6 +73,8 @@ INDEX_KEYS = {"DEEPSEEK_V32_INDEXER", "DEEPSEEK_V4_INDEXER"}
 """The backends of layers that choose which tokens sparse attention sees."""
 ROWS = {"DEEPSEEK_SPARSE_SWA", "FLASHMLA_SPARSE_DSV4", "FLASHINFER_MLA_SPARSE_DSV4"}
 """The backends of latents of DeepSeek V4, of the last tokens or of several tokens each."""
+PLAIN_INDEX_KEYS = {"MINIMAX_M3_SPARSE_INDEXER"}
+"""The same, of keys without scales."""
 COMPRESSOR = "CompressorBackend"
 """The backend of what tokens leave for the state of several tokens that they will be part of."""
 
@@ -243,12 +248,13 @@ def _sparse(spec: MLAAttentionSpec | SlidingWindowMLASpec, kernels: Any, name: s
     """Describes what sparse attention caches, which is the same on every rank. None if its `kernels` cache latents as others do."""
     backend, size, tokens = kernels.get_name(), spec.state_content_size_bytes, spec.tokens_per_state
     is_packed = (spec.cache_dtype_str or "").endswith("_ds_mla")
-    if backend not in INDEX_KEYS | ROWS | {COMPRESSOR} and not is_packed:
+    plain = ROWS | PLAIN_INDEX_KEYS | {COMPRESSOR}
+    if backend not in plain | INDEX_KEYS and not is_packed:
         return None
     window = {"sliding_window": spec.sliding_window} if isinstance(spec, SlidingWindowSpec) else {}
     if backend == COMPRESSOR:
         kind = "compressor"
-    elif backend in INDEX_KEYS:
+    elif backend in INDEX_KEYS | PLAIN_INDEX_KEYS:
         kind = "indexer"
     else:
         kind = "window" if window else "mla" if tokens == 1 else f"c{tokens}"
@@ -263,7 +269,7 @@ def _sparse(spec: MLAAttentionSpec | SlidingWindowMLASpec, kernels: Any, name: s
             return Layer(kind, [described], DATA_THEN_SCALES, tuple(kernels.get_supported_kernel_block_sizes(spec)))
         if is_packed and tokens == 1 and not window and size in PACKED_LATENTS.get(backend, ()):
             return Layer("mla", [{"kind": "opaque", "heads": 1, "entry_bytes": size}])
-        if backend in ROWS | {COMPRESSOR} and spec.dtype is not torch.uint8 and size == spec.head_size * spec.dtype.itemsize:
+        if backend in plain and spec.dtype is not torch.uint8 and size == spec.head_size * spec.dtype.itemsize:
             dtype = _dtype(spec.dtype, name)
             if tokens == 1:
                 return Layer(kind, [{"kind": "mla", "latent": spec.head_size, "dtype": dtype} | window])
