@@ -12,6 +12,7 @@ from transload import Plan
 from transload.vllm import cache as caches
 from transload.vllm import specs as described
 from vllm.v1 import kv_cache_interface as interface
+from vllm.v1.attention.backends import triton_attn
 from vllm.v1.attention.backends.mla import indexer
 from vllm.v1.worker import utils
 
@@ -230,3 +231,24 @@ def test_index_keys_of_two_generations_of_gpus(monkeypatch):
         monkeypatch.setattr(described, "_scales_are_exponents", lambda: exponents)
         found.append(described._sparse(spec, indexer.DeepseekV32IndexerBackend, "index").kind)
     assert found == ["indexer", "indexer/ue8m0"]
+
+
+@pytest.mark.newer
+@pytest.mark.smallest
+@pytest.mark.parametrize(("kind", "dtype"), [("int8_per_token_head", torch.int8), ("int4_per_token_head", torch.uint8)])
+def test_rows_have_their_scales(kind, dtype):
+    """Those of each head and token are within its row, where the backend looks for them."""
+    mode = interface.get_kv_quant_mode(kind)
+    spec = interface.FullAttentionSpec(block_size=32, num_kv_heads=4, head_size=64, dtype=dtype, kv_quant_mode=mode)
+    spec = triton_attn.TritonAttentionBackend.customize_spec(spec)
+    blocks, heads, states, width = interface.compute_layer_kv_cache_shape_bytes(spec, 5)
+    cache = torch.zeros(blocks, states, heads, width, dtype=torch.int8).transpose(1, 2).view(dtype)
+    backend = SimpleNamespace(_k_scale_cache=None, _v_scale_cache=None)
+    triton_attn.TritonAttentionImpl._ensure_scale_caches(backend, cache)
+    seen = set()
+    for scales in (backend._k_scale_cache, backend._v_scale_cache):
+        for block, state, head in numpy.ndindex(blocks, states, heads):
+            at = scales[block, state, head].data_ptr() - cache[block, head, state].data_ptr()
+            assert 0 < at <= width - 4
+            seen.add(at)
+    assert len(seen) == 2

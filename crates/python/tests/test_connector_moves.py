@@ -9,7 +9,7 @@ import pytest
 from vllm_stand_in import torch_numpy as torch
 from vllm_stand_in import vllm_names as vllm
 from vllm_stand_in.fixtures import assert_loaded, end_alike, fetch, load, move, prefilled, prompt
-from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, deepseek_v4, gdn, mamba1, mamba2, minimax_m3
+from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, PackedRows, deepseek_v4, gdn, mamba1, mamba2, minimax_m3
 
 ORDERS = ["LBHSC", "LBSHC", "BLHSC", "BLSHC", "LHBSC"]
 WINDOW = [Attention(range(0, 6, 2)), Attention(range(1, 6, 2), window=40)]
@@ -98,6 +98,15 @@ GROUPS = {
         f"MiniMax-M3, {backend}": (({"tp": 2, "block_size": 16}, {"block_size": 32}, minimax_m3(), {"uniform": True, "backend": backend}), [100])
         for backend in ("MINIMAX_M3_SPARSE", "TRITON_MSA", "CUTLASS_MSA")
     },
+    "rows with their scales": (
+        ({"tp": 2, "block_size": 16}, {"order": "LBSHC", "block_size": 32},
+         [PackedRows(range(0, 4, 2)), PackedRows(range(1, 4, 2), window=40)],
+         {"backend": "TRITON_ATTN", "cache_dtype": "int8_per_token_head"}), [20, 100],
+    ),
+    "latents with their scales": (
+        ({"tp": 2}, {"block_size": 64}, [PackedRows(range(2), heads=1, mla=True)],
+         {"backend": "TRITON_MLA", "cache_dtype": "int8_per_token_head"}), [100],
+    ),
     "layers of two shapes": (({"block_size": 16}, {"block_size": 32, "order": "BLHSC"}, [WIDE, NARROW], {"uniform": True}), [100]),
     "layers of two shapes, turned": (
         ({"block_size": 16}, {"block_size": 32, "order": "BLHSC"}, [NARROW, WIDE], {"uniform": True}), [100]

@@ -5,7 +5,7 @@ that what one engine computed can be told from what another would have, whatever
 """
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy
 
@@ -87,6 +87,19 @@ class Numbers(Attention):
     def differ(self, found, content):
         # A group of 32 has a range of 1 at most, and 4 bits.
         return abs(found.view(numpy.float32) - content.view(numpy.float32)) > 1 / 30 + 1 / 512
+
+
+@dataclass(frozen=True)
+class PackedRows(Attention):
+    """A key and a value of a head and token that have their scales in one row, as with ``int8_per_token_head``."""
+
+    head_dim: int = 36
+    dtype: torch.dtype = torch.uint8
+
+    def spec(self, tp, block_size):
+        packed = {"head_size": 32, "head_size_v": 0 if self.mla else 32, "kv_quant_mode": vllm.KVQuantMode.INT8_PER_TOKEN_HEAD}
+        size = self.head_dim * (1 if self.mla else 2)
+        return replace(super().spec(tp, block_size), **packed, state_content_bytes=size)
 
 
 @dataclass(frozen=True)

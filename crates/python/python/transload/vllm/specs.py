@@ -62,6 +62,14 @@ KEY_THEN_VALUE = {
 }
 """Attention backends whose state is, for one head, a key and then its value, or one latent."""
 
+_TOKEN_HEAD = {"int8_per_token_head", "fp8_per_token_head", "int4_per_token_head"}
+PACKED_ROWS = {
+    "TRITON_ATTN": _TOKEN_HEAD,
+    "TRITON_MLA": _TOKEN_HEAD,
+    "TURBOQUANT": {"turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc"},
+}
+"""Values of ``--kv-cache-dtype`` with which a head's key and value of a token, or its latent, are one row of bytes, with all scales."""
+
 KEYS_TRANSPOSED = "[DS,SD]"
 """The order inside a block and head: all keys, element by element, and then all values, state by state."""
 
@@ -206,14 +214,25 @@ def _attention(vllm_config: VllmConfig, spec: AttentionSpec, name: str) -> Layer
         return found
     if spec.tokens_per_state != 1:
         raise UnsupportedCache(f"layer {name}: how {backend} keeps a state of {spec.tokens_per_state} tokens is not known here")
+    is_row = kind in PACKED_ROWS.get(backend, ()) and spec.state_content_bytes is not None
     # Not by the mode alone: a platform's own dtype may have any, and in vLLM 0.33 two modes are one number.
-    if kind not in FP8.keys() | TYPED or spec.kv_quant_mode not in (KVQuantMode.NONE, KVQuantMode.FP8_PER_TENSOR):
+    is_plain = kind in FP8.keys() | TYPED and spec.kv_quant_mode in (KVQuantMode.NONE, KVQuantMode.FP8_PER_TENSOR)
+    if not is_row and not is_plain:
         raise UnsupportedCache(
             f"layer {name}: how {backend} keeps {spec.state_content_size_bytes} B of a head and token in a cache of {kind} "
             "is not known here"
         )
-    dtype = FP8[kind] if kind in FP8 and spec.dtype is torch.uint8 else _dtype(spec.dtype, name)
+    # Another format may have rows of as many bytes.
+    suffix = f"/{kind}-{spec.head_size}" if is_row else ""
+    if is_row:
+        # Kinds of specs that have windows have a key and a value. Where one ends in a row does not matter: it is never divided.
+        key, value, dtype = -(-spec.state_content_bytes // 2), spec.state_content_bytes // 2, "u8"
+    else:
+        key, value = spec.head_size, spec.head_size_v
+        dtype = FP8[kind] if kind in FP8 and spec.dtype is torch.uint8 else _dtype(spec.dtype, name)
     if is_latent:
+        if is_row and isinstance(spec, MLAAttentionSpec):
+            return Layer(f"mla{suffix}", [{"kind": "opaque", "heads": 1, "entry_bytes": spec.state_content_bytes}])
         latent = spec.head_size * spec.dtype.itemsize
         if backend not in KEY_THEN_VALUE or not isinstance(spec, MLAAttentionSpec) or spec.state_content_size_bytes != latent:
             raise UnsupportedCache(
@@ -221,27 +240,22 @@ def _attention(vllm_config: VllmConfig, spec: AttentionSpec, name: str) -> Layer
                 "is not known here"
             )
         return Layer("mla", [{"kind": "mla", "latent": spec.head_size, "dtype": dtype}])
-    content = (spec.head_size + spec.head_size_v) * spec.dtype.itemsize
+    content = (key + value) * (1 if is_row else spec.dtype.itemsize)
     if spec.state_content_size_bytes != content:
         raise UnsupportedCache(
             f"layer {name}: {backend} keeps {spec.state_content_size_bytes} B of a head and token, "
             f"a key and a value are {content} B"
         )
-    described = {
-        "kind": "attention",
-        "heads": _heads(vllm_config, spec, name),
-        "head_dim": spec.head_size,
-        "dtype": dtype,
-    }
-    if spec.head_size_v != spec.head_size:
-        described["v_head_dim"] = spec.head_size_v
+    described = {"kind": "attention", "heads": _heads(vllm_config, spec, name), "head_dim": key, "dtype": dtype}
+    if value != key:
+        described["v_head_dim"] = value
     kind = "attention"
     # A window that full attention merely applies frees no blocks, and so plays no part here.
     if isinstance(spec, SlidingWindowSpec):
         kind, described["sliding_window"] = "sliding", spec.sliding_window
     elif isinstance(spec, ChunkedLocalAttentionSpec):
         kind, described["chunk_size"] = "chunked", spec.attention_chunk_size
-    return Layer(kind, [described], inside=_inside(vllm_config, spec, backend, name))
+    return Layer(kind + suffix, [described], inside="" if is_row else _inside(vllm_config, spec, backend, name))
 
 
 def _sparse(spec: MLAAttentionSpec | SlidingWindowMLASpec, kernels: Any, name: str) -> Layer | None:
