@@ -3,6 +3,7 @@ model's layers, on tensors of the host; what its kernels write where is written 
 
 import importlib
 import random
+import re
 from types import SimpleNamespace
 
 import numpy
@@ -11,6 +12,7 @@ import torch
 from transload import Plan
 from transload.vllm import cache as caches
 from transload.vllm import specs as described
+from vllm.model_executor.layers.mamba import mamba_utils
 from vllm.v1 import kv_cache_interface as interface
 from vllm.v1.attention.backends import triton_attn
 from vllm.v1.attention.backends.mla import indexer
@@ -22,8 +24,20 @@ except ImportError:  # vLLM 0.32
     planning = importlib.import_module("vllm.v1.core.kv_cache_utils")
 
 LAYOUTS = [interface.KVCacheLayout.BLHNC, interface.KVCacheLayout.BLNHC]
+POOL = 16
+"""Tokens of which GLM-5.3 keeps one index key."""
 APART = {584: (576, 8), 132: (128, 4), 68: (64, 4)}
 """Bytes of data and of scales, for states of these sizes that have all scales of a block behind its data."""
+
+
+def said(config, layer, backend, **attributes):
+    """The spec that a layer of the model says, and its backend."""
+    concrete = type("Concrete", (layer,), {})
+    concrete.__abstractmethods__ = frozenset()
+    made = concrete.__new__(concrete)
+    torch.nn.Module.__init__(made)
+    vars(made).update(attributes, cache_config=config.cache_config)
+    return made.get_kv_cache_spec(config), backend
 
 
 def deepseek_v4(ratios, config):
@@ -37,9 +51,8 @@ def deepseek_v4(ratios, config):
     dtype = torch.uint8 if kind == "fp8_ds_mla" else torch.bfloat16
     found = {}
 
-    def add(name, layer, backend, **attributes):
-        spec = layer.get_kv_cache_spec(SimpleNamespace(cache_config=config.cache_config, **attributes), config)
-        found[f"model.layers.{name}"] = spec, backend
+    def add(name, *of, **attributes):
+        found[f"model.layers.{name}"] = said(config, *of, **attributes)
 
     for number, ratio in enumerate(ratios):
         add(
@@ -69,16 +82,35 @@ def minimax_m3(sparse, config):
         heads = {"num_kv_heads": 4, "head_size": 128, "dtype": torch.bfloat16}
         found[f"model.layers.{number}.attn"] = interface.FullAttentionSpec(block_size=config.cache_config.block_size, **heads), attention
         if is_sparse:
-            cache = SimpleNamespace(head_dim=128, dtype=torch.bfloat16)
-            spec = index.MiniMaxM3IndexerCache.get_kv_cache_spec(cache, config)
-            found[f"model.layers.{number}.index_cache"] = spec, index.MiniMaxM3IndexerBackend
+            of = index.MiniMaxM3IndexerCache, index.MiniMaxM3IndexerBackend
+            found[f"model.layers.{number}.index_cache"] = said(config, *of, head_dim=128, dtype=torch.bfloat16)
+    return found
+
+
+def glm_5_3(linear, config):
+    """Layers of GLM-5.3, of which some have `linear` attention."""
+    glm = importlib.import_module("vllm.models.glm5next.common.attention")
+    mla = importlib.import_module("vllm.v1.attention.backends.mla.flashmla_sparse").FlashMLASparseBackend
+    size, found = config.cache_config.block_size, {}
+    for number, is_linear in enumerate(linear):
+        name = f"model.layers.{number}.attn"
+        if is_linear:
+            shapes = mamba_utils.MambaStateShapeCalculator.kda_state_shape(1, 4, 32)
+            more = {"shapes": shapes, "dtypes": (torch.bfloat16, torch.float32), "mamba_type": described.MambaAttentionBackendEnum.GDN_ATTN}
+            found[name] = interface.MambaSpec(block_size=size, **more), None
+            continue
+        found[name] = interface.MLAAttentionSpec(block_size=size, num_kv_heads=1, head_size=512, dtype=torch.bfloat16), mla
+        key = {"head_dim": 132, "dtype": torch.uint8, "_index_kpool": POOL}
+        found[f"{name}.indexer.k_cache"] = said(config, glm.Glm5NextIndexerCache, indexer.Glm5NextIndexerBackend, **key)
+        tail = {"head_dim": 128, "dtype": torch.bfloat16, "_index_kpool": POOL}
+        found[f"{name}.indexer.tail_cache"] = said(config, glm.Glm5NextTailCache, indexer.KpoolTailBackend, **tail)
     return found
 
 
 class Side:
     """A server's cache: vLLM's tensors over one buffer, and what the connector reads of them."""
 
-    def __init__(self, model, monkeypatch, *, blocks, block_size, layout, cache_dtype, index_bytes=132):
+    def __init__(self, model, monkeypatch, *, blocks, block_size, layout, cache_dtype="auto", index_bytes=132, drafts=0):
         alone = SimpleNamespace(world_size=1, rank_in_group=0)
         monkeypatch.setattr(caches, "get_pp_group", lambda: alone)
         monkeypatch.setattr(caches, "get_tp_group", lambda: alone)
@@ -92,13 +124,13 @@ class Side:
             parallel_config=SimpleNamespace(tensor_parallel_size=1),
             model_config=SimpleNamespace(served_model_name="sparse"),
             compilation_config=SimpleNamespace(static_forward_context={}),
-            speculative_config=None, index_bytes=index_bytes,
+            speculative_config=None, index_bytes=index_bytes, num_speculative_tokens=drafts,
         )  # fmt: skip
         self.backends = {}
         self.specs = {}
         for name, (spec, backend) in model(config).items():
-            self.backends[name], self.specs[name] = backend, utils.customize_attention_spec(backend, spec)
-            layer = SimpleNamespace(get_attn_backend=lambda backend=backend: backend)
+            self.backends[name], self.specs[name] = backend, utils.customize_attention_spec(backend, spec) if backend else spec
+            layer = SimpleNamespace(get_attn_backend=lambda backend=backend: backend, _index_kpool=POOL)
             config.compilation_config.static_forward_context[name] = layer
         groups = planning.get_kv_cache_groups(config, dict(self.specs))
         self.plan = planning.get_kv_cache_config_from_groups(config, groups, 1 << 40)
@@ -123,7 +155,9 @@ class Side:
         for group in self.plan.kv_cache_groups:
             size, window = group.kv_cache_spec.block_size, interface.get_kv_cache_spec_sliding_window(group.kv_cache_spec)
             gone = max(0, tokens - window + 1) // size if window else 0
-            found.append([0 if at < gone else free.pop() for at in range(-(-tokens // size))])
+            first = next(iter(interface.iter_layer_specs(group.kv_cache_spec)))
+            entries = 1 if isinstance(first, (interface.MambaSpec, interface.CircularBufferSpec)) else -(-tokens // size)
+            found.append([0 if at < gone else free.pop() for at in range(entries)])
         return tuple(found)
 
     def states(self, name, tables, tokens):
@@ -133,6 +167,14 @@ class Side:
         window = getattr(spec, "sliding_window", None) if isinstance(spec, interface.SlidingWindowSpec) else None
         item = tensor.element_size()
         base, strides, width = tensor.data_ptr() - self.raw.data_ptr(), [each * item for each in tensor.stride()], tensor.shape[3] * item
+        if isinstance(spec, interface.MambaSpec):
+            yield [(base + table[0] * strides[0], width)]
+            return
+        if isinstance(spec, interface.CircularBufferSpec):
+            for token in range(tokens // POOL * POOL, tokens):
+                start = base + table[0] * strides[0] + token % spec.block_size * strides[2]
+                yield [(start + head * strides[1], width) for head in range(spec.num_heads)]
+            return
         # The kernels divide a block into several, each with its data and scales.
         kernel = utils.select_common_block_size(spec.block_size, [self.backends[name]], [spec])
         split = tensor.shape[0] // self.plan.num_blocks
@@ -153,7 +195,7 @@ class Side:
 
 
 def assert_moved(source, target, draw):
-    tokens = draw.randrange(1, 900)
+    tokens = draw.randrange(1, 2000)
     tables = [side.tables(tokens, draw) for side in (source, target)]
     numbers = numpy.random.default_rng(tokens)
     for side in (source, target):
@@ -165,13 +207,18 @@ def assert_moved(source, target, draw):
                 assert length == same
                 wanted[to : to + length] = source.bytes[start : start + length]
     plan = Plan(source.cache.deployment, target.cache.deployment, tokens)
-    bound = plan.bind(*(side.cache.tables(table) for side, table in zip((source, target), tables)))
+    bound = plan.bind(*(side.cache.tables(table, tokens) for side, table in zip((source, target), tables)))
     names = [group.name for group in source.cache.deployment.groups]
     for route in bound.routes:
         at = names.index(route.group)
         route.copy(source.cache.memories[at], target.cache.memories[at])
     differ = numpy.flatnonzero(target.bytes != wanted)
     assert not differ.size, f"{tokens} tokens: {differ.size} bytes differ, from {differ[0]} on"
+
+
+def kinds(side):
+    """What groups there are; of a kind there may be several, which are numbered."""
+    return {re.sub(r"-\d+$", "", group.name) for group in side.cache.deployment.groups}
 
 
 def ratios(draw):
@@ -193,9 +240,8 @@ def test_deepseek_v4(monkeypatch, seed, kind):
         return Side(lambda config: deepseek_v4(layers, config), monkeypatch, **shape, **more)
 
     source, target = side(), side()
-    names = {group.name.partition("-")[0] for group in source.cache.deployment.groups}
     rows = "" if kind == "fp8_ds_mla" else "/bf16"
-    assert names == {"window", f"c4{rows}", f"c128{rows}", "indexer", "compressor"}
+    assert kinds(source) == {"window", f"c4{rows}", f"c128{rows}", "indexer", "compressor"}
     for _ in range(4):
         assert_moved(source, target, draw)
 
@@ -213,10 +259,27 @@ def test_minimax_m3(monkeypatch, seed):
         # vLLM does not divide blocks whose layers' pages follow each other.
         size = 128 if layout.is_block_outermost else draw.choice([128, 256])
         shape = {"blocks": draw.randrange(20, 30), "block_size": size, "layout": layout}
-        return Side(lambda config: minimax_m3(sparse, config), monkeypatch, cache_dtype="auto", **shape)
+        return Side(lambda config: minimax_m3(sparse, config), monkeypatch, **shape)
 
     source, target = side(), side()
-    assert {group.name for group in source.cache.deployment.groups} == {"attention", "indexer"}
+    assert kinds(source) == {"attention", "indexer"}
+    for _ in range(4):
+        assert_moved(source, target, draw)
+
+
+@pytest.mark.newer
+@pytest.mark.smallest
+@pytest.mark.parametrize("seed", range(4))
+def test_glm_5_3(monkeypatch, seed):
+    draw = random.Random(seed)
+    linear = draw.choices([False, True], k=draw.randrange(2, 6)) + [True, False]
+
+    def side():
+        shape = {"blocks": draw.randrange(20, 30), "block_size": draw.choice([512, 1024, 2048]), "layout": LAYOUTS[0]}
+        return Side(lambda config: glm_5_3(linear, config), monkeypatch, drafts=draw.choice([0, 1, 20]), **shape)
+
+    source, target = side(), side()
+    assert kinds(source) == {"mla", "indexer", "indexer-state", "gdn"}
     for _ in range(4):
         assert_moved(source, target, draw)
 

@@ -52,7 +52,7 @@ REFUSED = {
 UNKNOWN = {
     "KVCacheSpec", "AttentionSpec", "UniformTypeKVCacheSpecs",  # what others are made of
     "HiSparseHotSpec", "HiSparseResidentSpec", "HiddenStateCacheSpec", "RSWASpec", "SinkFullAttentionSpec",
-    "CircularBufferSpec", "EncoderOnlyAttentionSpec", "CrossAttentionSpec",
+    "EncoderOnlyAttentionSpec", "CrossAttentionSpec",
 }  # fmt: skip
 """Kinds of cache that are refused as a whole."""
 

@@ -9,7 +9,7 @@ import pytest
 from vllm_stand_in import torch_numpy as torch
 from vllm_stand_in import vllm_names as vllm
 from vllm_stand_in.fixtures import assert_loaded, end_alike, fetch, load, move, prefilled, prompt
-from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, PackedRows, deepseek_v4, gdn, mamba1, mamba2, minimax_m3
+from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, PackedRows, deepseek_v4, gdn, glm_5_3, mamba1, mamba2, minimax_m3
 
 ORDERS = ["LBHSC", "LBSHC", "BLHSC", "BLSHC", "LHBSC"]
 WINDOW = [Attention(range(0, 6, 2)), Attention(range(1, 6, 2), window=40)]
@@ -143,6 +143,15 @@ def test_layers_that_share_less_than_they_see(connector, sees, kept, refused):
         windows.refuse_narrow_sharing(config)
 
 
+@pytest.mark.parametrize("mode", ["pull", "push"])
+def test_rings_of_two_sizes(engine, mode):
+    """They depend on how many tokens a server drafts."""
+    prefill = engine("prefill", glm_5_3(), tp=2, block_size=64)
+    decode = engine("decode", glm_5_3(ring=32), block_size=128, order="BLHSC", extra={"mode": mode})
+    for tokens in (2, 15, 17, 18, 33, 130):
+        move(prefill, decode, prompt(tokens))
+
+
 # --- groups ------------------------------------------------------------------------------
 
 BOTH_WAYS = pytest.mark.parametrize("mode", ["pull", "push"])
@@ -231,8 +240,10 @@ def test_blocks_behind_the_window_may_be_of_others(two_engines):
 def test_tables_count_the_blocks_of_kernels(connector):
     from transload.vllm.cache import Group
 
-    attention = Group(source=0, split=2, step=2, block_size=32, recurrent=False, scratch=0, tensors=[])
+    attention = Group(source=0, split=2, step=2, block_size=32, recurrent=False, is_ring=False, scratch=0, tensors=[])
     # Nobody may write into what vLLM calls block 0.
-    assert attention.table([0, 5, 3]) == [-1, -1, 10, 11, 6, 7]
-    recurrent = Group(source=0, split=1, step=1, block_size=32, recurrent=True, scratch=2, tensors=[])
-    assert [recurrent.table(blocks) for blocks in ([], [4], [4, 5, 6], [3, 4, 5, 6])] == [[-1], [4], [4], [4]]
+    assert attention.table([0, 5, 3], 90) == [-1, -1, 10, 11, 6, 7]
+    recurrent = Group(source=0, split=1, step=1, block_size=32, recurrent=True, is_ring=False, scratch=2, tensors=[])
+    assert [recurrent.table(blocks, 90) for blocks in ([], [4], [4, 5, 6], [3, 4, 5, 6])] == [[-1], [4], [4], [4]]
+    ring = Group(source=0, split=1, step=1, block_size=16, recurrent=False, is_ring=True, scratch=0, tensors=[])
+    assert [ring.table([7], tokens) for tokens in (1, 16, 17, 33)] == [[7], [7], [-1, 7], [-1, -1, 7]]

@@ -72,13 +72,13 @@ class Cache:
     def _page(self, group):
         spec = group.spec(self.tp, self.block_size)
         size = spec.state_content_size_bytes
-        return size if group.recurrent else size * spec.num_heads * self.block_size // group.tokens_per_state
+        return size if group.recurrent else size * spec.num_heads * (group.ring or self.block_size // group.tokens_per_state)
 
     def _tensor(self, group, at, separate):
         spec = group.spec(self.tp, self.block_size)
         content = spec.state_content_size_bytes
-        split = 1 if group.recurrent else self.block_size // self.kernel
-        heads, states = (1, 1) if group.recurrent else (spec.num_heads, self.kernel // group.tokens_per_state)
+        split = 1 if group.recurrent or group.ring else self.block_size // self.kernel
+        heads, states = (1, 1) if group.recurrent else (spec.num_heads, group.ring or self.kernel // group.tokens_per_state)
         extents = {"L": 1 if separate else self.layers, "B": self.blocks * split, "H": heads, "S": states, "C": content}
         strides, current = {}, 1
         for number, axis in reversed(list(enumerate(self.order))):
@@ -105,6 +105,8 @@ class Cache:
                 parts.append(numpy.ndarray((*array.shape[:3], width), numpy.uint8, content, start, strides))
                 start += width * array.shape[2]
             return parts
+        if group.ring:
+            return [array[:, :1], array[:, 1:]]
         if self.backend != "CPU_ATTN":
             return [array]
         size, (by_block, by_head, _, _) = array.itemsize, array.strides
@@ -123,8 +125,8 @@ class Cache:
             for layer, page in self._pages(group, table):
                 page[: len(content[layer])] = content[layer]
             return
-        positions = self._states(group, start, end)
-        positions = positions[numpy.array(table)[positions // self.block_size] != 0]
+        positions = self._states(group, start, end)[-(group.ring or end) :]
+        positions = positions[self._blocks(group, table, positions) != 0]
         for view, where, content in self._places(group, table, tokens, positions):
             view[where] = content
 
@@ -147,6 +149,11 @@ class Cache:
         """Zeroes what a load of these tokens leaves of the blocks that it begins to fill, where vLLM zeroes new blocks."""
         if group.recurrent or not self.config().needs_kv_cache_zeroing:
             return
+        if group.ring:
+            for layer in group.layers:
+                for view in self._key_value(group, layer):
+                    view[table[0]] = 0
+            return
         begins = -(-start // self.block_size) * self.block_size
         for position in self._states(group, begins, -(-end // self.block_size) * self.block_size):
             block, at = table[position // self.block_size], position % self.block_size
@@ -157,6 +164,10 @@ class Cache:
                 for view in self._key_value(group, layer):
                     view[row, :, at % self.kernel // group.tokens_per_state] = 0
 
+    def _blocks(self, group, table, positions):
+        """The block that each of these tokens is in."""
+        return numpy.array(table)[positions * 0 if group.ring else positions // self.block_size]
+
     @staticmethod
     def _states(group, start, end):
         """The last token of each state that is complete with one of these tokens."""
@@ -165,10 +176,11 @@ class Cache:
 
     def _places(self, group, table, tokens, positions):
         """Of each layer and part: a view, where in it tokens are, and what they are."""
-        blocks = numpy.array(table)[positions // self.block_size] * (self.block_size // self.kernel)
-        blocks = blocks + positions % self.block_size // self.kernel
+        blocks, places = self._blocks(group, table, positions), positions % (group.ring or self.kernel) // group.tokens_per_state
+        if not group.ring:
+            blocks = blocks * (self.block_size // self.kernel) + positions % self.block_size // self.kernel
         heads = group.local_heads(self.tp, self.rank)
-        where = blocks[:, None], numpy.arange(len(heads)), (positions % self.kernel // group.tokens_per_state)[:, None]
+        where = blocks[:, None], numpy.arange(len(heads)), places[:, None]
         for layer in group.layers:
             content = group.content(tokens, positions, layer, heads)
             views = self._key_value(group, layer)

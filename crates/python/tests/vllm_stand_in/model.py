@@ -38,6 +38,8 @@ class Attention:
     suffix = "attn"
     backend = None
     """Its attention backend, where that is not the engine's."""
+    ring = None
+    """Of how many tokens there is room, where a request has one block for its last ones."""
     tokens_per_state = 1
     parts = ()
     """Bytes of what a block has apart: all of the first part, then all of the next."""
@@ -153,6 +155,33 @@ class Latents(Attention):
         return vllm.MLAAttentionSpec(block_size, **common)
 
 
+@dataclass(frozen=True)
+class Ring(Attention):
+    """Keys, and behind all of a block how much each counts, of tokens for which there is no state yet: fewer than `chunk` of them."""
+
+    heads: int = 1
+    head_dim: int = 8
+    dtype: torch.dtype = torch.bfloat16
+    chunk: int = 16
+    ring: int = 16
+    suffix = "indexer.tail_cache"
+    backend = "KPOOL_TAIL"
+
+    def spec(self, tp, block_size):
+        return vllm.CircularBufferSpec(self.ring, num_kv_heads=2, head_size=self.head_dim, head_size_v=0, dtype=self.dtype)
+
+
+def glm_5_3(ring=16):
+    """Latents, a key for 16 tokens of them, those that are not 16 yet, and in other layers recurrent state."""
+    index = {"head_dim": 132, "parts": (128, 4), "backend": "DEEPSEEK_V32_INDEXER", "suffix": "indexer.k_cache"}
+    return [
+        Latents([1, 3], head_dim=48, dtype=torch.bfloat16, backend="FLASHMLA_SPARSE", suffix="mla_attn"),
+        Latents([1, 3], tokens_per_state=16, **index),
+        Ring([1, 3], ring=ring),
+        gdn([0, 2]),
+    ]
+
+
 def minimax_m3(dtype=torch.bfloat16):
     """Keys and values, and in layers of sparse attention a plain key by which blocks are chosen."""
     index = {"head_dim": 16, "dtype": dtype, "backend": "MINIMAX_M3_SPARSE_INDEXER", "suffix": "index_cache"}
@@ -195,6 +224,7 @@ class Recurrent:
     drafts: int = 0
     transfer: bool = True
     recurrent = True
+    ring = None
     suffix = "mixer"
     backend = None
 

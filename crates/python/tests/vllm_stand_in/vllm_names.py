@@ -413,6 +413,11 @@ class SlidingWindowMLASpec(SlidingWindowSpec):
     head_size_v: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class CircularBufferSpec(AttentionSpec):
+    pass
+
+
 class CrossAttentionSpec(AttentionSpec):
     pass
 
@@ -517,7 +522,8 @@ def vllm_config(role="kv_producer", extra=None, *, tp=1, pp=1, rank=0, heads=4, 
     """What the connector reads of vLLM's configuration. `backends`: the attention backend of each layer; `parallel`: what is otherwise
     of the configuration of parallelism."""
     layers = {
-        name: SimpleNamespace(get_attn_backend=lambda backend=backend: Backend(backend)) for name, backend in (backends or {}).items()
+        name: SimpleNamespace(get_attn_backend=lambda backend=backend: Backend(backend), _index_kpool=16)
+        for name, backend in (backends or {}).items()
     }
     return SimpleNamespace(
         kv_transfer_config=KVTransferConfig("TransloadConnector", role, extra),

@@ -36,12 +36,16 @@ class Group:
     block_size: int
     """Tokens of one of the manager's blocks."""
     recurrent: bool
+    is_ring: bool
     scratch: int
     tensors: list[torch.Tensor]
     """The cache of each layer, by block of the kernels."""
 
-    def table(self, blocks: list[int]) -> list[int]:
-        """Returns a request's block table, in the deployment's blocks."""
+    def table(self, blocks: list[int], tokens: int) -> list[int]:
+        """Returns the block table of a request of so many tokens, in the deployment's blocks."""
+        if self.is_ring:
+            # What is needed of it lies between two multiples of its size.
+            return [-1] * (-(-tokens // self.block_size) - 1) + [block or -1 for block in blocks]
         if self.recurrent:
             # The running state is in the last block that is not for drafts; before it are superseded states.
             state = blocks[len(blocks) - 1 - min(self.scratch, len(blocks) - 1)] if blocks else NULL_BLOCK
@@ -87,9 +91,9 @@ class Cache:
         """Returns one mark for a part of a step, which is made when it is first asked for."""
         return functools.cache(self.mark)
 
-    def tables(self, blocks: Blocks) -> list[list[int]]:
-        """Returns the block table of each group of the deployment."""
-        return [group.table(blocks[group.source]) for group in self.groups]
+    def tables(self, blocks: Blocks, tokens: int) -> list[list[int]]:
+        """Returns the block table of each group of the deployment, for a request of so many tokens."""
+        return [group.table(blocks[group.source], tokens) for group in self.groups]
 
     def clear(self, blocks: Blocks, start: int, tokens: int) -> None:
         """Zeroes the blocks that a load of these tokens fills in part. vLLM leaves them to whoever loads; its kernels
@@ -100,7 +104,8 @@ class Cache:
                 continue
             # Before the first one that begins here may be tokens that are cached.
             first, last = (-(-token // group.block_size) for token in (start, start + tokens))
-            filled = [block for block in blocks[group.source][first:last] if block != NULL_BLOCK]
+            filled = blocks[group.source] if group.is_ring else blocks[group.source][first:last]
+            filled = [block for block in filled if block != NULL_BLOCK]
             for block in {*filled[:1], *filled[-1:]}:
                 for tensor in group.tensors:
                     tensor[block * group.step : block * group.step + group.split].zero_()
@@ -152,7 +157,8 @@ def read(
         part = parts[stage]
         tensors, memory = ([], Memory([])) if part is None else here[stages[stage].index(part)]
         step = first.split if part is None else part.step
-        groups.append(Group(first.source, first.split, step, first.block_size, layer.recurrent, layer.scratch, tensors))
+        kind = layer.recurrent, layer.is_ring, layer.scratch
+        groups.append(Group(first.source, first.split, step, first.block_size, *kind, tensors))
         memories.append(memory)
         members.append(dict(zip(part.layers, tensors)) if part is not None else {})
     document: dict[str, Any] = {
@@ -343,9 +349,12 @@ def _order(strides: dict[str, int], extents: dict[str, int], content: int, layer
         return "LB"  # A page; the strides tell the rest.
     if not layer.inside:
         return "".join(axes) + "C"
-    if axes.index("S") != 3 and extents["S"] > 1:
+    # Of a ring what is apart in a block are its two heads.
+    inner = "HS" if layer.is_ring else "S"
+    tail = [axis for axis in inner if extents[axis] > 1]
+    if tail != others[len(others) - len(tail) :]:
         raise UnsupportedCache(f"layer {name}: a block of one head is not in one piece")
-    return "".join(axis for axis in axes if axis != "S") + layer.inside
+    return "".join(axis for axis in axes if axis not in inner) + layer.inside
 
 
 def _compare(deployment: Deployment, rank: int, members: list[dict[int, torch.Tensor]]) -> None:

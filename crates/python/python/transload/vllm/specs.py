@@ -20,6 +20,12 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
+try:
+    from vllm.v1.kv_cache_interface import CircularBufferSpec
+except ImportError:
+    # Before 0.32.
+    CircularBufferSpec = None  # type: ignore[assignment, misc]
+
 from . import versions
 
 if TYPE_CHECKING:
@@ -86,8 +92,11 @@ PLAIN_INDEX_KEYS = {"MINIMAX_M3_SPARSE_INDEXER"}
 COMPRESSOR = "CompressorBackend"
 """The backend of what tokens leave for the state of several tokens that they will be part of."""
 
-DATA_THEN_SCALES = "[SD,SD]"
-"""The order inside a block: all data, state by state, and then all scales."""
+DATA_THEN_SCALES = KEYS_THEN_SCORES = "[SD,SD]"
+"""The order inside a block: all of one, state by state, and then all of the other."""
+
+POOLED = "KPOOL_TAIL"
+"""The backend of index keys, and of how much each of them counts, that are not yet pooled to one for several tokens."""
 
 SCALED = (
     dict.fromkeys(((backend, 584) for backend in ROWS), (576, 8))
@@ -146,6 +155,10 @@ KNOWN = {
 them may change what blocks hold, or what of them may be used, so it has to be as vLLM has it by default."""
 
 
+if CircularBufferSpec is not None:
+    KNOWN[CircularBufferSpec] = _ATTENTION
+
+
 class UnsupportedCache(NotImplementedError):
     """This connector does not know how to read a cache. Refusing it is better than wrong tokens."""
 
@@ -163,6 +176,8 @@ class Layer:
     kernel_blocks: tuple[Any, ...] = field(default=(), compare=False)
     """Tokens of the blocks that its kernels can take, where more than strides depends on it: `inside` is within one of these."""
     recurrent: bool = False
+    is_ring: bool = False
+    """Whether a request has one block, in which a token's place is its position modulo the block's size."""
     scratch: int = field(default=0, compare=False)
     """Blocks of a request behind its running state, for drafts."""
 
@@ -196,6 +211,8 @@ def describe(vllm_config: VllmConfig, spec: KVCacheSpec, name: str) -> Layer:
             )
     if isinstance(spec, MambaSpec):
         return _recurrent(vllm_config, spec, name)
+    if CircularBufferSpec is not None and isinstance(spec, CircularBufferSpec):
+        return _ring(layers(vllm_config)[name], spec, name)
     return _attention(vllm_config, spec, name)
 
 
@@ -291,6 +308,22 @@ def _sparse(spec: MLAAttentionSpec | SlidingWindowMLASpec, kernels: Any, name: s
                 row = {"kind": "opaque", "heads": 1, "entry_bytes": size, "tokens_per_state": tokens}
                 return Layer(f"{kind}/{dtype}", [row])
     raise UnsupportedCache(f"layer {name}: how {backend} keeps a state of {size} B is not known here")
+
+
+def _ring(layer: Any, spec: AttentionSpec, name: str) -> Layer:
+    """Describes what is kept of tokens until there are enough of them for one state. Of the ring only these are moved: the tokens
+    behind the last multiple of so many. So two servers may have rings of different sizes, which depend on how many tokens are drafted."""
+    backend = layer.get_attn_backend().get_name()
+    tokens = getattr(layer, "_index_kpool", 0) if backend == POOLED else 0
+    if (
+        not tokens
+        # Its size is a multiple, so that these tokens are one run in it.
+        or spec.block_size % tokens
+        or (spec.num_kv_heads, spec.head_size_v, spec.tokens_per_state, spec.state_content_bytes) != (2, 0, 1, None)
+    ):
+        raise UnsupportedCache(f"layer {name}: what {backend} keeps in a ring of {spec.block_size} tokens is not known here")
+    described = {"kind": "attention", "heads": 1, "head_dim": spec.head_size, "dtype": _dtype(spec.dtype, name), "chunk_size": tokens}
+    return Layer("indexer-state", [described], KEYS_THEN_SCORES, is_ring=True)
 
 
 def _scales_are_exponents() -> bool:
