@@ -107,10 +107,36 @@ def glm_5_3(linear, config):
     return found
 
 
+def deepseek_v41(ratios, config):
+    """What layers of DeepSeek V4.1 cache that make one latent of none, one or two tokens."""
+    v41 = importlib.import_module("vllm.models.deepseek_v41.attention")
+    compressor = importlib.import_module("vllm.models.deepseek_v41.compressor")
+    swa = importlib.import_module("vllm.v1.attention.backends.mla.sparse_swa")
+    latents = importlib.import_module("vllm.models.deepseek_v41.sparse_mla").FlashMLAMegaAttnBackend
+    kind, found = config.cache_config.cache_dtype, {}
+    for number, ratio in enumerate(ratios):
+        name = f"model.layers.{number}.attn"
+        window = {"block_size": 32, "head_dim": 512, "dtype": torch.uint8, "window_size": 128, "bounded_replay": config.is_replayed}
+        window |= {"packed_bytes_per_token": 528, "packed_page_alignment": 512, "packed_block_stride_alignment": 528 * 6}
+        found[f"{name}.swa_cache"] = said(config, swa.DeepseekV4SWACache, swa.DeepseekSparseSWABackend, **window)
+        if not ratio:
+            continue
+        row = {"is_kv_source": True, "kv_cache_dtype": kind, "head_dim": 512, "compress_ratio": ratio, "kv_page_alignment": 512}
+        row |= {"compressed_bytes_per_token": 288 if kind == "nvfp4_ds_mla" else 528, "kv_cache_torch_dtype": torch.uint8}
+        found[f"{name}.mla_attn"] = said(config, v41.DeepseekV4Attention, latents, **row)
+        key = {"compress_ratio": ratio, "head_dim": config.index_bytes, "dtype": torch.uint8, "sparse_logits": False, "rocm_mxfp4": False}
+        found[f"{name}.indexer.k_cache"] = said(config, v41.DeepseekV4IndexerCache, indexer.DeepseekV41IndexerBackend, **key)
+        if ratio == 2:
+            ring = {"state_dim": 1024, "dtype": torch.float32, "block_size": max(8, 1 << (config.num_speculative_tokens + 1).bit_length())}
+            of = compressor.CompressorStateCache, compressor.CompressorBackend
+            found[f"{name}.compressor.state_cache"] = said(config, *of, **ring)
+    return found
+
+
 class Side:
     """A server's cache: vLLM's tensors over one buffer, and what the connector reads of them."""
 
-    def __init__(self, model, monkeypatch, *, blocks, block_size, layout, cache_dtype="auto", index_bytes=132, drafts=0):
+    def __init__(self, model, monkeypatch, *, blocks, block_size, layout, cache_dtype="auto", index_bytes=132, drafts=0, is_replayed=False, pool=POOL):
         alone = SimpleNamespace(world_size=1, rank_in_group=0)
         monkeypatch.setattr(caches, "get_pp_group", lambda: alone)
         monkeypatch.setattr(caches, "get_tp_group", lambda: alone)
@@ -124,8 +150,9 @@ class Side:
             parallel_config=SimpleNamespace(tensor_parallel_size=1),
             model_config=SimpleNamespace(served_model_name="sparse"),
             compilation_config=SimpleNamespace(static_forward_context={}),
-            speculative_config=None, index_bytes=index_bytes, num_speculative_tokens=drafts,
+            speculative_config=None, index_bytes=index_bytes, num_speculative_tokens=drafts, is_replayed=is_replayed,
         )  # fmt: skip
+        self.pool = pool
         self.backends = {}
         self.specs = {}
         for name, (spec, backend) in model(config).items():
@@ -171,7 +198,7 @@ class Side:
             yield [(base + table[0] * strides[0], width)]
             return
         if isinstance(spec, interface.CircularBufferSpec):
-            for token in range(tokens // POOL * POOL, tokens):
+            for token in range(tokens // self.pool * self.pool, tokens):
                 start = base + table[0] * strides[0] + token % spec.block_size * strides[2]
                 yield [(start + head * strides[1], width) for head in range(spec.num_heads)]
             return
@@ -184,7 +211,7 @@ class Side:
                 continue
             start = base + table[token // spec.block_size] * split * strides[0] + token % spec.block_size // kernel * inside
             at = token % kernel // spec.tokens_per_state
-            if spec.dtype is not torch.uint8:
+            if width not in APART:
                 yield [(start + head * strides[1] + at * strides[2], width) for head in range(spec.num_heads)]
                 continue
             pieces = []
@@ -280,6 +307,26 @@ def test_glm_5_3(monkeypatch, seed):
 
     source, target = side(), side()
     assert kinds(source) == {"mla", "indexer", "indexer-state", "gdn"}
+    for _ in range(4):
+        assert_moved(source, target, draw)
+
+
+@pytest.mark.newer
+@pytest.mark.smallest
+@pytest.mark.parametrize("kind", ["fp8_ds_mla", "nvfp4_ds_mla"])
+@pytest.mark.parametrize("seed", range(4))
+def test_deepseek_v41(monkeypatch, seed, kind):
+    draw = random.Random(f"{seed}{kind}")
+    layers, more = [0, 1, 2] + draw.choices([0, 1, 2], k=draw.randrange(5)), {"cache_dtype": kind, "index_bytes": draw.choice([132, 68])}
+    draw.shuffle(layers)
+
+    def side():
+        shape = {"blocks": draw.randrange(60, 80), "block_size": 128, "layout": draw.choice(LAYOUTS)}
+        more.update(drafts=draw.choice([0, 1, 9]), is_replayed=draw.choice([False, True]))
+        return Side(lambda config: deepseek_v41(layers, config), monkeypatch, pool=2, **shape, **more)
+
+    source, target = side(), side()
+    assert kinds(source) == {"window", "indexer", "compressor", "mla", "c2/u8"}
     for _ in range(4):
         assert_moved(source, target, draw)
 

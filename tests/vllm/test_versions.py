@@ -45,7 +45,7 @@ REFUSED = {
     "FullAttentionSpec": {"non_causal"},
     "MLAAttentionSpec": {"non_causal"},
     "SlidingWindowSpec": {"extra_retained_tokens"},
-    "SlidingWindowMLASpec": {"extra_retained_tokens", "bounded_replay"},
+    "SlidingWindowMLASpec": {"extra_retained_tokens"},
     "MambaSpec": {"num_heads", "tokens_per_state", "tp_replicated"},
 }
 """Fields that somebody has read about, and that are refused where they are not as by default."""

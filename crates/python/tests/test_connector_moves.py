@@ -9,7 +9,7 @@ import pytest
 from vllm_stand_in import torch_numpy as torch
 from vllm_stand_in import vllm_names as vllm
 from vllm_stand_in.fixtures import assert_loaded, end_alike, fetch, load, move, prefilled, prompt
-from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, PackedRows, deepseek_v4, gdn, glm_5_3, mamba1, mamba2, minimax_m3
+from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, PackedRows, deepseek_v4, deepseek_v41, gdn, glm_5_3, mamba1, mamba2, minimax_m3
 
 ORDERS = ["LBHSC", "LBSHC", "BLHSC", "BLSHC", "LHBSC"]
 WINDOW = [Attention(range(0, 6, 2)), Attention(range(1, 6, 2), window=40)]
@@ -143,11 +143,11 @@ def test_layers_that_share_less_than_they_see(connector, sees, kept, refused):
         windows.refuse_narrow_sharing(config)
 
 
-@pytest.mark.parametrize("mode", ["pull", "push"])
-def test_rings_of_two_sizes(engine, mode):
+@pytest.mark.parametrize(("mode", "model"), [("pull", glm_5_3), ("push", glm_5_3), ("pull", deepseek_v41), ("push", deepseek_v41)])
+def test_rings_of_two_sizes(engine, mode, model):
     """They depend on how many tokens a server drafts."""
-    prefill = engine("prefill", glm_5_3(), tp=2, block_size=64)
-    decode = engine("decode", glm_5_3(ring=32), block_size=128, order="BLHSC", extra={"mode": mode})
+    prefill = engine("prefill", model(), tp=2, block_size=64)
+    decode = engine("decode", model(ring=32), block_size=128, order="BLHSC", extra={"mode": mode})
     for tokens in (2, 15, 17, 18, 33, 130):
         move(prefill, decode, prompt(tokens))
 

@@ -365,8 +365,8 @@ REFUSED = {
     "windows of latents": (
         other_spec(vllm.SlidingWindowMLASpec, sliding_window=40), "how FLASH_ATTN keeps 128 B of a latent of 128 B is not known here"
     ),
-    "windows that are replayed": (
-        other_spec(vllm.SlidingWindowMLASpec, sliding_window=40, bounded_replay=True), "bounded_replay True cannot be moved"
+    "rings of a kind": (
+        other_spec(vllm.CircularBufferSpec, num_kv_heads=1, head_size_v=0), "what FLASH_ATTN keeps in a ring of 32 tokens is not known"
     ),
     "index keys of another format": (
         {"groups": [IndexKeys(range(2), head_dim=64)]}, "how DEEPSEEK_V32_INDEXER keeps a state of 64 B is not known here"

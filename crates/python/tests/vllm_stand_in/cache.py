@@ -105,7 +105,7 @@ class Cache:
                 parts.append(numpy.ndarray((*array.shape[:3], width), numpy.uint8, content, start, strides))
                 start += width * array.shape[2]
             return parts
-        if group.ring:
+        if group.ring and array.shape[1] == 2:
             return [array[:, :1], array[:, 1:]]
         if self.backend != "CPU_ATTN":
             return [array]

@@ -164,11 +164,14 @@ class Ring(Attention):
     dtype: torch.dtype = torch.bfloat16
     chunk: int = 16
     ring: int = 16
-    suffix = "indexer.tail_cache"
-    backend = "KPOOL_TAIL"
+    suffix: str = "indexer.tail_cache"
+    backend: str = "KPOOL_TAIL"
 
     def spec(self, tp, block_size):
-        return vllm.CircularBufferSpec(self.ring, num_kv_heads=2, head_size=self.head_dim, head_size_v=0, dtype=self.dtype)
+        size = {"num_kv_heads": 2, "head_size": self.head_dim}
+        if self.backend == "CompressorBackend":
+            size = {"num_kv_heads": 1, "head_size": 2 * self.head_dim}
+        return vllm.CircularBufferSpec(self.ring, **size, head_size_v=0, dtype=self.dtype)
 
 
 def glm_5_3(ring=16):
@@ -179,6 +182,20 @@ def glm_5_3(ring=16):
         Latents([1, 3], tokens_per_state=16, **index),
         Ring([1, 3], ring=ring),
         gdn([0, 2]),
+    ]
+
+
+def deepseek_v41(ring=8, row=528):
+    """Latents of a window and of one or two tokens, their index keys, and in a ring the token that waits for its second."""
+    latents = {"backend": "FLASHMLA_MEGA_ATTN_DSV41", "suffix": "mla_attn"}
+    index = {"head_dim": 68, "parts": (64, 4), "backend": "DEEPSEEK_V41_INDEXER", "suffix": "indexer.k_cache"}
+    ring = Ring([1, 3], dtype=torch.float32, chunk=2, ring=ring, backend="CompressorBackend", suffix="compressor.state_cache")
+    return [
+        Latents(range(4), window=40, head_dim=528),
+        Latents([0], head_dim=row, **latents),
+        Latents([1, 3], tokens_per_state=2, head_dim=row, **latents),
+        Latents([1, 3], tokens_per_state=2, **index),
+        ring,
     ]
 
 

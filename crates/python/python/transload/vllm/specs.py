@@ -83,10 +83,19 @@ PACKED_LATENTS = {"FLASHMLA_SPARSE": {656, 352}, "FLASHINFER_MLA_SPARSE_SM120": 
 """Bytes of a token's latent with ``fp8_ds_mla``: 512 elements in fp8, their four scales, and 64 rotated ones in bf16; and with
 ``nvfp4_ds_mla``, where all are smaller."""
 
-INDEX_KEYS = {"DEEPSEEK_V32_INDEXER", "DEEPSEEK_V4_INDEXER"}
+INDEX_KEYS = {"DEEPSEEK_V32_INDEXER", "DEEPSEEK_V4_INDEXER", "DEEPSEEK_V41_INDEXER", "DEEPSEEK_V41_SPARSE_INDEXER"}
 """The backends of layers that choose which tokens sparse attention sees."""
-ROWS = {"DEEPSEEK_SPARSE_SWA", "FLASHMLA_SPARSE_DSV4", "FLASHINFER_MLA_SPARSE_DSV4"}
-"""The backends of latents of DeepSeek V4, of the last tokens or of several tokens each."""
+ROWS = {
+    "DEEPSEEK_SPARSE_SWA",
+    "FLASHMLA_SPARSE_DSV4",
+    "FLASHINFER_MLA_SPARSE_DSV4",
+    "FLASHMLA_SPARSE_DSV41",
+    "FLASHMLA_MEGA_ATTN_DSV41",
+    "FLASHINFER_MLA_SPARSE_DSV41",
+}
+"""The backends of latents of DeepSeek V4 and V4.1, of the last tokens or of several tokens each."""
+RECORDS = {528, 288}
+"""Bytes of latents of DeepSeek V4.1 that have their scales behind them, in fp8 and in NVFP4."""
 PLAIN_INDEX_KEYS = {"MINIMAX_M3_SPARSE_INDEXER"}
 """The same, of keys without scales."""
 COMPRESSOR = "CompressorBackend"
@@ -138,7 +147,15 @@ KNOWN = {
         "non_causal_multi_token_decode",
     },
     SlidingWindowSpec: _ATTENTION | {"sliding_window"},
-    SlidingWindowMLASpec: _ATTENTION | {"sliding_window", "cache_dtype_str", "alignment", "model_version"},
+    SlidingWindowMLASpec: _ATTENTION
+    | {
+        "sliding_window",
+        "cache_dtype_str",
+        "alignment",
+        "model_version",
+        # Whether vLLM computes a window anew behind a prefix that it has cached: not where the window is loaded with it, as here.
+        "bounded_replay",
+    },
     ChunkedLocalAttentionSpec: _ATTENTION | {"attention_chunk_size"},
     MambaSpec: _ANY
     | {
@@ -300,10 +317,11 @@ def _sparse(spec: MLAAttentionSpec | SlidingWindowMLASpec, kernels: Any, name: s
             return Layer(kind, [described], DATA_THEN_SCALES, tuple(kernels.get_supported_kernel_block_sizes(spec)))
         if is_packed and tokens == 1 and not window and size in PACKED_LATENTS.get(backend, ()):
             return Layer("mla", [{"kind": "opaque", "heads": 1, "entry_bytes": size}])
-        if backend in plain and spec.dtype is not torch.uint8 and size == spec.head_size * spec.dtype.itemsize:
-            dtype = _dtype(spec.dtype, name)
+        is_record = spec.dtype is torch.uint8 and backend in ROWS and size in RECORDS
+        if is_record or backend in plain and spec.dtype is not torch.uint8 and size == spec.head_size * spec.dtype.itemsize:
+            dtype, latent = _dtype(spec.dtype, name), size // spec.dtype.itemsize
             if tokens == 1:
-                return Layer(kind, [{"kind": "mla", "latent": spec.head_size, "dtype": dtype} | window])
+                return Layer(kind, [{"kind": "mla", "latent": latent, "dtype": dtype} | window])
             if not window:
                 row = {"kind": "opaque", "heads": 1, "entry_bytes": size, "tokens_per_state": tokens}
                 return Layer(f"{kind}/{dtype}", [row])
@@ -314,16 +332,19 @@ def _ring(layer: Any, spec: AttentionSpec, name: str) -> Layer:
     """Describes what is kept of tokens until there are enough of them for one state. Of the ring only these are moved: the tokens
     behind the last multiple of so many. So two servers may have rings of different sizes, which depend on how many tokens are drafted."""
     backend = layer.get_attn_backend().get_name()
-    tokens = getattr(layer, "_index_kpool", 0) if backend == POOLED else 0
-    if (
-        not tokens
-        # Its size is a multiple, so that these tokens are one run in it.
-        or spec.block_size % tokens
-        or (spec.num_kv_heads, spec.head_size_v, spec.tokens_per_state, spec.state_content_bytes) != (2, 0, 1, None)
-    ):
+    shape = spec.num_kv_heads, spec.head_size_v, spec.tokens_per_state, spec.state_content_bytes
+    if backend == POOLED and shape == (2, 0, 1, None):
+        kind, tokens, width, inside = "indexer-state", getattr(layer, "_index_kpool", 0), spec.head_size, KEYS_THEN_SCORES
+    elif backend == COMPRESSOR and shape == (1, 0, 1, None) and spec.head_size % 2 == 0:
+        # DeepSeek V4.1 makes one state of two tokens; a token's latent and what it counts are one row.
+        kind, tokens, width, inside = "compressor", 2, spec.head_size // 2, ""
+    else:
+        tokens = 0
+    # The size is a multiple, so that these tokens are one run in it.
+    if not tokens or spec.block_size % tokens:
         raise UnsupportedCache(f"layer {name}: what {backend} keeps in a ring of {spec.block_size} tokens is not known here")
-    described = {"kind": "attention", "heads": 1, "head_dim": spec.head_size, "dtype": _dtype(spec.dtype, name), "chunk_size": tokens}
-    return Layer("indexer-state", [described], KEYS_THEN_SCORES, is_ring=True)
+    described = {"kind": "attention", "heads": 1, "head_dim": width, "dtype": _dtype(spec.dtype, name), "chunk_size": tokens}
+    return Layer(kind, [described], inside, is_ring=True)
 
 
 def _scales_are_exponents() -> bool:
