@@ -13,6 +13,7 @@ from disaggregated import prompts
 from test_pairs import LENGTHS, check
 from transload.vllm import specs, versions
 from vllm.v1 import kv_cache_interface as interface
+from vllm.v1.attention.backends.mla import flashmla_sparse, indexer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
@@ -42,15 +43,16 @@ def test_this_version_is_named_as_tested(caplog):
 
 REFUSED = {
     "FullAttentionSpec": {"non_causal"},
-    "MLAAttentionSpec": {"non_causal", "alignment", "model_version"},
+    "MLAAttentionSpec": {"non_causal"},
     "SlidingWindowSpec": {"extra_retained_tokens"},
+    "SlidingWindowMLASpec": {"extra_retained_tokens"},
     "MambaSpec": {"num_heads", "tokens_per_state", "tp_replicated"},
 }
 """Fields that somebody has read about, and that are refused where they are not as by default."""
 UNKNOWN = {
     "KVCacheSpec", "AttentionSpec", "UniformTypeKVCacheSpecs",  # what others are made of
     "HiSparseHotSpec", "HiSparseResidentSpec", "HiddenStateCacheSpec", "RSWASpec", "SinkFullAttentionSpec",
-    "CircularBufferSpec", "SlidingWindowMLASpec", "EncoderOnlyAttentionSpec", "CrossAttentionSpec",
+    "EncoderOnlyAttentionSpec", "CrossAttentionSpec",
 }  # fmt: skip
 """Kinds of cache that are refused as a whole."""
 
@@ -80,15 +82,13 @@ def test_deepseek_v32(monkeypatch):
         kv_quant_mode=interface.get_kv_quant_mode("fp8_ds_mla"), **{name: value for name, value in more.items() if name in fields},
     )  # fmt: skip
     index = interface.MLAAttentionSpec(**common, head_size=132, cache_role=interface.SparseCacheRole.INDEXER)
-    layers = {
-        name: SimpleNamespace(get_attn_backend=lambda backend=backend: SimpleNamespace(get_name=lambda: backend))
-        for name, backend in (("latents", "FLASHMLA_SPARSE"), ("index", specs.INDEX_KEYS))
-    }
+    backends = {"latents": flashmla_sparse.FlashMLASparseBackend, "index": indexer.DeepseekV32IndexerBackend}
+    layers = {name: SimpleNamespace(get_attn_backend=lambda backend=backend: backend) for name, backend in backends.items()}
     config = SimpleNamespace(
         compilation_config=SimpleNamespace(static_forward_context=layers), cache_config=SimpleNamespace(cache_dtype="fp8_ds_mla")
     )
     assert specs.describe(config, latents, "latents").specs == [{"kind": "opaque", "heads": 1, "entry_bytes": 656}]
-    assert specs.describe(config, index, "index").specs == [{"kind": "indexer", "data_bytes": 128, "scale_bytes": 4}]
+    assert specs.describe(config, index, "index").specs == [{"kind": "indexer", "data_bytes": 128, "scale_bytes": 4, "tokens_per_state": 1}]
 
 
 @pytest.mark.parametrize("mode", ["pull", "push"])

@@ -9,7 +9,7 @@ import pytest
 from vllm_stand_in import torch_numpy as torch
 from vllm_stand_in import vllm_names as vllm
 from vllm_stand_in.fixtures import assert_loaded, end_alike, fetch, load, move, prefilled, prompt
-from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, gdn, mamba1, mamba2
+from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, PackedRows, deepseek_v4, deepseek_v41, gdn, glm_5_3, mamba1, mamba2, minimax_m3
 
 ORDERS = ["LBHSC", "LBSHC", "BLHSC", "BLSHC", "LHBSC"]
 WINDOW = [Attention(range(0, 6, 2)), Attention(range(1, 6, 2), window=40)]
@@ -86,6 +86,27 @@ GROUPS = {
     "state beside blocks that kernels divide": (
         ({"tp": 2, "block_size": 96, "kernel": 32}, {"block_size": 48, "kernel": 16}, state(gdn), {}), [150]
     ),
+    **{
+        f"DeepSeek V4 in {what}, {order}": (
+            ({"tp": 2, "order": order, "block_size": 64}, {"block_size": 128, "order": "BLHSC"}, deepseek_v4(*rows), {}),
+            [20, 64, 65, 68, 129, 250],
+        )
+        for order in ("LBHSC", "BLHSC")
+        for what, rows in [("data and scales", ()), ("bf16", (32, (), torch.bfloat16))]
+    },
+    **{
+        f"MiniMax-M3, {backend}": (({"tp": 2, "block_size": 16}, {"block_size": 32}, minimax_m3(), {"uniform": True, "backend": backend}), [100])
+        for backend in ("MINIMAX_M3_SPARSE", "TRITON_MSA", "CUTLASS_MSA")
+    },
+    "rows with their scales": (
+        ({"tp": 2, "block_size": 16}, {"order": "LBSHC", "block_size": 32},
+         [PackedRows(range(0, 4, 2)), PackedRows(range(1, 4, 2), window=40)],
+         {"backend": "TRITON_ATTN", "cache_dtype": "int8_per_token_head"}), [20, 100],
+    ),
+    "latents with their scales": (
+        ({"tp": 2}, {"block_size": 64}, [PackedRows(range(2), heads=1, mla=True)],
+         {"backend": "TRITON_MLA", "cache_dtype": "int8_per_token_head"}), [100],
+    ),
     "layers of two shapes": (({"block_size": 16}, {"block_size": 32, "order": "BLHSC"}, [WIDE, NARROW], {"uniform": True}), [100]),
     "layers of two shapes, turned": (
         ({"block_size": 16}, {"block_size": 32, "order": "BLHSC"}, [NARROW, WIDE], {"uniform": True}), [100]
@@ -120,6 +141,15 @@ def test_layers_that_share_less_than_they_see(connector, sees, kept, refused):
         return windows.refuse_narrow_sharing(config)
     with pytest.raises(UnsupportedCache, match="layer layers.4.attn sees .* in the cache of layer layers.2.attn, which keeps 64"):
         windows.refuse_narrow_sharing(config)
+
+
+@pytest.mark.parametrize(("mode", "model"), [("pull", glm_5_3), ("push", glm_5_3), ("pull", deepseek_v41), ("push", deepseek_v41)])
+def test_rings_of_two_sizes(engine, mode, model):
+    """They depend on how many tokens a server drafts."""
+    prefill = engine("prefill", model(), tp=2, block_size=64)
+    decode = engine("decode", model(ring=32), block_size=128, order="BLHSC", extra={"mode": mode})
+    for tokens in (2, 15, 17, 18, 33, 130):
+        move(prefill, decode, prompt(tokens))
 
 
 # --- groups ------------------------------------------------------------------------------
@@ -210,8 +240,10 @@ def test_blocks_behind_the_window_may_be_of_others(two_engines):
 def test_tables_count_the_blocks_of_kernels(connector):
     from transload.vllm.cache import Group
 
-    attention = Group(source=0, split=2, block_size=32, recurrent=False, scratch=0, tensors=[])
+    attention = Group(source=0, split=2, step=2, block_size=32, recurrent=False, is_ring=False, scratch=0, tensors=[])
     # Nobody may write into what vLLM calls block 0.
-    assert attention.table([0, 5, 3]) == [-1, -1, 10, 11, 6, 7]
-    recurrent = Group(source=0, split=1, block_size=32, recurrent=True, scratch=2, tensors=[])
-    assert [recurrent.table(blocks) for blocks in ([], [4], [4, 5, 6], [3, 4, 5, 6])] == [[-1], [4], [4], [4]]
+    assert attention.table([0, 5, 3], 90) == [-1, -1, 10, 11, 6, 7]
+    recurrent = Group(source=0, split=1, step=1, block_size=32, recurrent=True, is_ring=False, scratch=2, tensors=[])
+    assert [recurrent.table(blocks, 90) for blocks in ([], [4], [4, 5, 6], [3, 4, 5, 6])] == [[-1], [4], [4], [4]]
+    ring = Group(source=0, split=1, step=1, block_size=16, recurrent=False, is_ring=True, scratch=0, tensors=[])
+    assert [ring.table([7], tokens) for tokens in (1, 16, 17, 33)] == [[7], [7], [-1, 7], [-1, -1, 7]]

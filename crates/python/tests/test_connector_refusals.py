@@ -8,7 +8,7 @@ import pytest
 from vllm_stand_in import torch_numpy as torch
 from vllm_stand_in import vllm_names as vllm
 from vllm_stand_in.fixtures import Wrapped, early_ticket, end_alike, fetch, load, move, prefilled, prompt, refuse
-from vllm_stand_in.model import Attention, mamba2
+from vllm_stand_in.model import Attention, PackedRows, mamba2
 
 import transload
 
@@ -239,6 +239,13 @@ def test_bytes_that_are_two_kinds_of_numbers(two_engines):
     move(*two_engines({"cache_dtype": "fp8"}, {"cache_dtype": "fp8_e4m3"}, groups), TOKENS)
     with pytest.raises(NotImplementedError, match="64 B of a head and token in a cache of fp8_new is not known here"):
         two_engines({"cache_dtype": "fp8_new"}, {}, groups)
+
+
+def test_rows_that_are_as_long(two_engines):
+    """Two formats whose rows have the same bytes are told apart by their names."""
+    sides = {"cache_dtype": "int8_per_token_head"}, {"cache_dtype": "fp8_per_token_head"}
+    prefill, decode = two_engines(*sides, [PackedRows(range(2))], backend="TRITON_ATTN")
+    refuse(decode, TOKENS, prefilled(prefill, TOKENS), "incompatible")
 
 
 @pytest.mark.parametrize(

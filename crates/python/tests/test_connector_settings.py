@@ -7,7 +7,7 @@ from vllm_stand_in import torch_numpy as torch
 from vllm_stand_in import vllm_names as vllm
 from vllm_stand_in.fixtures import move, prompt
 from vllm_stand_in.gpu import Device
-from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, gdn, mamba2
+from vllm_stand_in.model import Attention, IndexKeys, Latents, PackedLatents, gdn, mamba2
 
 import transload
 
@@ -343,7 +343,7 @@ REFUSED = {
         {"backend": "CPU_ATTN", "groups": [Attention(range(2), heads=1, mla=True)]},
         "how CPU_ATTN keeps 128 B of a latent of 128 B is not known here",
     ),
-    "states of many tokens": (other_spec(tokens_per_state=4), "a state of 4 tokens cannot be moved yet"),
+    "states of many tokens": (other_spec(tokens_per_state=4), "how FLASH_ATTN keeps a state of 4 tokens is not known here"),
     "quantization": (
         other_spec(kv_quant_mode=vllm.KVQuantMode(2), state_content_bytes=72) | {"cache_dtype": "int8_per_token_head"},
         "how FLASH_ATTN keeps 72 B of a head and token in a cache of int8_per_token_head is not known here",
@@ -363,12 +363,6 @@ REFUSED = {
     "prefixes that see what comes after": (
         other_spec(non_causal=True), "a cache of FullAttentionSpec with non_causal True cannot be moved"
     ),
-    "a page that is aligned": (
-        other_spec(vllm.MLAAttentionSpec, alignment=576), "MLAAttentionSpec with alignment 576 cannot be moved"
-    ),
-    "a latent of a version of its own": (
-        other_spec(vllm.MLAAttentionSpec, model_version="deepseek_v4"), "with model_version 'deepseek_v4' cannot be moved"
-    ),
     "tokens kept behind a window": (
         other_spec(vllm.SlidingWindowSpec, sliding_window=40, extra_retained_tokens=2),
         "SlidingWindowSpec with extra_retained_tokens 2 cannot be moved",
@@ -376,13 +370,22 @@ REFUSED = {
     "windows behind a prompt": (other_spec(vllm.RSWASpec, rswa_window=40), "a cache of RSWASpec cannot be moved"),
     "sinks": (other_spec(vllm.SinkFullAttentionSpec), "a cache of SinkFullAttentionSpec cannot be moved"),
     "windows of latents": (
-        other_spec(vllm.SlidingWindowMLASpec, sliding_window=40), "a cache of SlidingWindowMLASpec cannot be moved"
+        other_spec(vllm.SlidingWindowMLASpec, sliding_window=40), "how FLASH_ATTN keeps 128 B of a latent of 128 B is not known here"
+    ),
+    "rings of a kind": (
+        other_spec(vllm.CircularBufferSpec, num_kv_heads=1, head_size_v=0), "what FLASH_ATTN keeps in a ring of 32 tokens is not known"
     ),
     "index keys of another format": (
-        {"groups": [IndexKeys(range(2), head_dim=68)]}, "how DEEPSEEK_V32_INDEXER keeps 68 B of a token is not known here"
+        {"groups": [IndexKeys(range(2), head_dim=64)]}, "how DEEPSEEK_V32_INDEXER keeps a state of 64 B is not known here"
     ),
     "packed latents of another format": (
-        {"groups": [PackedLatents(range(2), head_dim=640)]}, "how FLASHMLA_SPARSE keeps 640 B of a token is not known here"
+        {"groups": [PackedLatents(range(2), head_dim=640)]}, "how FLASHMLA_SPARSE keeps a state of 640 B is not known here"
+    ),
+    "latents of several tokens of another format": (
+        {"groups": [Latents(range(2), tokens_per_state=4, head_dim=585)]}, "how DEEPSEEK_SPARSE_SWA keeps a state of 585 B is not known"
+    ),
+    "windows of compressed latents": (
+        {"groups": [Latents(range(2), tokens_per_state=4, window=40, dtype=torch.bfloat16)]}, "keeps a state of 1168 B is not known"
     ),
     "a type": (other_spec(dtype=torch.float64), "elements of torch.float64 cannot be moved"),
     "heads that ranks do not add up to": (

@@ -47,7 +47,7 @@ class Blocks:
         """As a finished request hands its tables over: only what is computed."""
         size = -(-request.num_computed_tokens // self._block_size)
         tables = self.get_block_ids(request.request_id)
-        return tuple(table if group.recurrent else table[:size] for group, table in zip(self._groups, tables))
+        return tuple(table if group.recurrent or group.ring else table[:size] for group, table in zip(self._groups, tables))
 
     def cached(self, request):
         """How many of a request's first tokens are in blocks already; the last never is."""
@@ -66,6 +66,9 @@ class Blocks:
             if group.recurrent:
                 wanted.append([True] * (1 + group.drafts - len(table)))
                 continue
+            if group.ring:
+                wanted.append([True] * (1 - len(table)))
+                continue
             skipped = group.skipped(computed) // self._block_size
             count = -(-total // self._block_size)
             wanted.append([at >= skipped for at in range(len(table), count)])
@@ -81,7 +84,7 @@ class Blocks:
 
     def remove_skipped(self, request, computed):
         for group, table in zip(self._groups, self._tables.get(request.request_id, [])):
-            if not group.recurrent:
+            if not group.recurrent and not group.ring:
                 for at in range(min(group.skipped(computed) // self._block_size, len(table))):
                     self._release([table[at]])
                     table[at] = NULL

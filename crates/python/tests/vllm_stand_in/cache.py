@@ -73,13 +73,13 @@ class Cache:
     def _page(self, group):
         spec = group.spec(self.tp, self.block_size)
         size = spec.state_content_size_bytes
-        return size if group.recurrent else size * spec.num_heads * self.block_size
+        return size if group.recurrent else size * spec.num_heads * (group.ring or self.block_size // group.tokens_per_state)
 
     def _tensor(self, group, at, separate):
         spec = group.spec(self.tp, self.block_size)
         content = spec.state_content_size_bytes
-        split = 1 if group.recurrent else self.block_size // self.kernel
-        heads, states = (1, 1) if group.recurrent else (spec.num_heads, self.kernel)
+        split = 1 if group.recurrent or group.ring else self.block_size // self.kernel
+        heads, states = (1, 1) if group.recurrent else (spec.num_heads, group.ring or self.kernel // group.tokens_per_state)
         extents = {"L": 1 if separate else self.layers, "B": self.blocks * split, "H": heads, "S": states, "C": content}
         strides, current = {}, 1
         for number, axis in reversed(list(enumerate(self.order))):
@@ -98,13 +98,16 @@ class Cache:
         """Views of keys and of values: by block of the kernels, head, token and element."""
         tensor = self.tensors[self.name(group, layer)]
         array = tensor.numpy()
-        if group.backend == "DEEPSEEK_V32_INDEXER":
+        if group.parts:
             parts, content = [], tensor.untyped_storage().array
-            for before, width in (0, 128), (128, 4):
-                start = tensor.data_ptr() - tensor.untyped_storage().data_ptr() + before * self.kernel
+            start = tensor.data_ptr() - tensor.untyped_storage().data_ptr()
+            for width in group.parts:
                 strides = (*array.strides[:2], width, 1)
                 parts.append(numpy.ndarray((*array.shape[:3], width), numpy.uint8, content, start, strides))
+                start += width * array.shape[2]
             return parts
+        if group.ring and array.shape[1] == 2:
+            return [array[:, :1], array[:, 1:]]
         if self.backend != "CPU_ATTN":
             return [array]
         size, (by_block, by_head, _, _) = array.itemsize, array.strides
@@ -123,8 +126,8 @@ class Cache:
             for layer, page in self._pages(group, table):
                 page[: len(content[layer])] = content[layer]
             return
-        positions = self._own(start, end)
-        positions = positions[numpy.array(table)[self._slots(positions)[0]] != 0]
+        positions = self._states(group, start, end)[-(group.ring or end) :]
+        positions = positions[numpy.array(table)[self._slots(group, positions)[0]] != 0]
         for view, where, content in self._places(group, table, tokens, positions):
             view[where] = content
 
@@ -138,7 +141,7 @@ class Cache:
             same = all((page[: len(content[layer])] == content[layer]).all() for layer, page in pages)
             assert same, f"rank {self.rank} computes on from a state that is not that after {start} tokens"
             return
-        positions = self._own(group.skipped(start), start)
+        positions = self._states(group, group.skipped(start), start)
         for view, where, content in self._places(group, table, tokens, positions):
             wrong = positions[group.differ(view[where], content).any(axis=(1, 2))]
             assert not wrong.size, f"rank {self.rank} sees wrong tokens from {start}, {wrong.size} of them: {wrong[:9]}"
@@ -147,34 +150,43 @@ class Cache:
         """Zeroes what a load of these tokens leaves of the blocks that it begins to fill, where vLLM zeroes new blocks."""
         if group.recurrent or not self.config().needs_kv_cache_zeroing:
             return
+        if group.ring:
+            for layer in group.layers:
+                for view in self._key_value(group, layer):
+                    view[table[0]] = 0
+            return
         begins, ends = (-(-token // (self.block_size * self.dcp)) * self.block_size * self.dcp for token in (start, end))
-        for position in self._own(begins, ends):
-            entry, at = self._slots(position)
+        for position in self._states(group, begins, ends):
+            entry, at = self._slots(group, position)
             block = table[entry]
             if block == 0 or max(start, group.skipped(end)) <= position < end:
                 continue
             row = block * (self.block_size // self.kernel) + at // self.kernel
             for layer in group.layers:
                 for view in self._key_value(group, layer):
-                    view[row, :, at % self.kernel] = 0
+                    view[row, :, at % self.kernel // group.tokens_per_state] = 0
 
-    def _own(self, start, end):
-        """The positions that this rank has."""
+    def _states(self, group, start, end):
+        """The last token of each state of this rank that is complete with one of these tokens."""
         positions = numpy.arange(start, end)
-        return positions[positions // self.interleave % self.dcp == self.rank % self.dcp]
+        positions = positions[positions // self.interleave % self.dcp == self.rank % self.dcp]
+        return positions[(positions + 1) % group.tokens_per_state == 0]
 
-    def _slots(self, positions):
+    def _slots(self, group, positions):
         """Entries of block tables, and the token of the block (vllm/v1/worker/block_table.py)."""
+        if group.ring:
+            return positions * 0, positions % group.ring
         entries, slots = numpy.divmod(positions, self.block_size * self.dcp)
         return entries, slots // (self.dcp * self.interleave) * self.interleave + slots % self.interleave
 
     def _places(self, group, table, tokens, positions):
         """Of each layer and part: a view, where in it tokens are, and what they are."""
-        entries, slots = self._slots(positions)
-        blocks = numpy.array(table)[entries] * (self.block_size // self.kernel)
-        blocks = blocks + slots // self.kernel
+        entries, slots = self._slots(group, positions)
+        blocks, places = numpy.array(table)[entries], slots % (group.ring or self.kernel) // group.tokens_per_state
+        if not group.ring:
+            blocks = blocks * (self.block_size // self.kernel) + slots // self.kernel
         heads = group.local_heads(self.tp, self.rank)
-        where = blocks[:, None], numpy.arange(len(heads)), (slots % self.kernel)[:, None]
+        where = blocks[:, None], numpy.arange(len(heads)), places[:, None]
         for layer in group.layers:
             content = group.content(tokens, positions, layer, heads)
             views = self._key_value(group, layer)

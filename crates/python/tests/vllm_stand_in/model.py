@@ -5,7 +5,7 @@ that what one engine computed can be told from what another would have, whatever
 """
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy
 
@@ -39,6 +39,11 @@ class Attention:
     suffix = "attn"
     backend = None
     """Its attention backend, where that is not the engine's."""
+    ring = None
+    """Of how many tokens there is room, where a request has one block for its last ones."""
+    tokens_per_state = 1
+    parts = ()
+    """Bytes of what a block has apart: all of the first part, then all of the next."""
 
     def local_heads(self, tp, rank):
         if self.heads < tp:
@@ -88,6 +93,19 @@ class Numbers(Attention):
 
 
 @dataclass(frozen=True)
+class PackedRows(Attention):
+    """A key and a value of a head and token that have their scales in one row, as with ``int8_per_token_head``."""
+
+    head_dim: int = 36
+    dtype: torch.dtype = torch.uint8
+
+    def spec(self, tp, block_size):
+        packed = {"head_size": 32, "head_size_v": 0 if self.mla else 32, "kv_quant_mode": vllm.KVQuantMode.INT8_PER_TOKEN_HEAD}
+        size = self.head_dim * (1 if self.mla else 2)
+        return replace(super().spec(tp, block_size), **packed, state_content_bytes=size)
+
+
+@dataclass(frozen=True)
 class PackedLatents(Attention):
     """Latents in fp8 that have their scales, and what is rotated, in one piece (``fp8_ds_mla``)."""
 
@@ -114,6 +132,99 @@ class IndexKeys(Attention):
     mla: bool = True
     suffix = "indexer.k_cache"
     backend = "DEEPSEEK_V32_INDEXER"
+    parts = (128, 4)
+
+
+@dataclass(frozen=True)
+class Latents(Attention):
+    """What sparse attention keeps on every rank: a state for one token or for several, of a window or of all."""
+
+    heads: int = 1
+    head_dim: int = 584
+    dtype: torch.dtype = torch.uint8
+    mla: bool = True
+    tokens_per_state: int = 1
+    parts: tuple = ()
+    backend: str = "DEEPSEEK_SPARSE_SWA"
+    suffix: str = "swa_cache"
+
+    def spec(self, tp, block_size):
+        common = {"num_kv_heads": 1, "max_tp_shards": 1, "head_size": self.head_dim, "dtype": self.dtype, "alignment": 576}
+        common |= {"tokens_per_state": self.tokens_per_state, "model_version": "deepseek_v4"}
+        if self.window:
+            return vllm.SlidingWindowMLASpec(block_size, sliding_window=self.window, **common)
+        return vllm.MLAAttentionSpec(block_size, **common)
+
+
+@dataclass(frozen=True)
+class Ring(Attention):
+    """Keys, and behind all of a block how much each counts, of tokens for which there is no state yet: fewer than `chunk` of them."""
+
+    heads: int = 1
+    head_dim: int = 8
+    dtype: torch.dtype = torch.bfloat16
+    chunk: int = 16
+    ring: int = 16
+    suffix: str = "indexer.tail_cache"
+    backend: str = "KPOOL_TAIL"
+
+    def spec(self, tp, block_size):
+        size = {"num_kv_heads": 2, "head_size": self.head_dim}
+        if self.backend == "CompressorBackend":
+            size = {"num_kv_heads": 1, "head_size": 2 * self.head_dim}
+        return vllm.CircularBufferSpec(self.ring, **size, head_size_v=0, dtype=self.dtype)
+
+
+def glm_5_3(ring=16):
+    """Latents, a key for 16 tokens of them, those that are not 16 yet, and in other layers recurrent state."""
+    index = {"head_dim": 132, "parts": (128, 4), "backend": "DEEPSEEK_V32_INDEXER", "suffix": "indexer.k_cache"}
+    return [
+        Latents([1, 3], head_dim=48, dtype=torch.bfloat16, backend="FLASHMLA_SPARSE", suffix="mla_attn"),
+        Latents([1, 3], tokens_per_state=16, **index),
+        Ring([1, 3], ring=ring),
+        gdn([0, 2]),
+    ]
+
+
+def deepseek_v41(ring=8, row=528):
+    """Latents of a window and of one or two tokens, their index keys, and in a ring the token that waits for its second."""
+    latents = {"backend": "FLASHMLA_MEGA_ATTN_DSV41", "suffix": "mla_attn"}
+    index = {"head_dim": 68, "parts": (64, 4), "backend": "DEEPSEEK_V41_INDEXER", "suffix": "indexer.k_cache"}
+    ring = Ring([1, 3], dtype=torch.float32, chunk=2, ring=ring, backend="CompressorBackend", suffix="compressor.state_cache")
+    return [
+        Latents(range(4), window=40, head_dim=528),
+        Latents([0], head_dim=row, **latents),
+        Latents([1, 3], tokens_per_state=2, head_dim=row, **latents),
+        Latents([1, 3], tokens_per_state=2, **index),
+        ring,
+    ]
+
+
+def minimax_m3(dtype=torch.bfloat16):
+    """Keys and values, and in layers of sparse attention a plain key by which blocks are chosen."""
+    index = {"head_dim": 16, "dtype": dtype, "backend": "MINIMAX_M3_SPARSE_INDEXER", "suffix": "index_cache"}
+    return [Attention(range(2)), Attention(range(2, 4), head_dim=16, dtype=torch.bfloat16), Latents([2, 3], **index)]
+
+
+def deepseek_v4(rows=584, parts=(576, 8), dtype=torch.uint8):
+    """All that layers of DeepSeek V4 cache: of a window, of 4 tokens, and of many. A compressor keeps those of which there is no state yet."""
+
+    def compressor(layers, size, window, of=""):
+        more = {"dtype": torch.float32, "window": window, "backend": "CompressorBackend", "suffix": f"{of}compressor.state_cache"}
+        return Latents(layers, head_dim=size, **more)
+
+    row = {"head_dim": rows, "dtype": dtype, "parts": parts}
+    attention = {"backend": "FLASHMLA_SPARSE_DSV4", "suffix": "mla_attn"}
+    index = {"head_dim": 132, "parts": (128, 4), "backend": "DEEPSEEK_V4_INDEXER", "suffix": "indexer.k_cache"}
+    return [
+        Latents(range(5), window=40, **row),
+        Latents([1, 3], tokens_per_state=4, **row, **attention),
+        Latents([1, 3], tokens_per_state=4, **index),
+        compressor([1, 3], 48, 8),
+        compressor([1, 3], 16, 8, "indexer."),
+        Latents([2, 4], tokens_per_state=64, **row, **attention),
+        compressor([2, 4], 24, 64),
+    ]
 
 
 @dataclass(frozen=True)
@@ -131,6 +242,7 @@ class Recurrent:
     drafts: int = 0
     transfer: bool = True
     recurrent = True
+    ring = None
     suffix = "mixer"
     backend = None
     behind: int = 0

@@ -427,7 +427,16 @@ class SlidingWindowSpec(AttentionSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class SlidingWindowMLASpec(SlidingWindowSpec):
+    cache_dtype_str: str | None = None
+    alignment: int | None = None
+    model_version: str | None = None
+    bounded_replay: bool = False
     head_size_v: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CircularBufferSpec(AttentionSpec):
+    pass
 
 
 class CrossAttentionSpec(AttentionSpec):
@@ -483,7 +492,9 @@ class KVCacheConfig:
 
     @property
     def needs_kv_cache_zeroing(self):
-        return self.has_mamba_layers
+        specs = [each for group in self.kv_cache_groups for each in iter_layer_specs(group.kv_cache_spec)]
+        kinds = {(spec.dtype, spec.kv_quant_mode) for spec in specs if isinstance(spec, AttentionSpec)}
+        return self.has_mamba_layers or len(kinds) > 1
 
 
 # --- vllm/config -----------------------------------------------------------------------
@@ -513,12 +524,26 @@ class KVTransferConfig:
         return self.kv_role in ("kv_consumer", "kv_both")
 
 
+@dataclass(frozen=True)
+class Backend:
+    """An attention backend whose kernels take blocks of any multiple of a size."""
+
+    name: str
+    base: int = 1
+
+    def get_name(self):
+        return self.name
+
+    def get_supported_kernel_block_sizes(self, spec=None):
+        return [SimpleNamespace(base=self.base)]
+
+
 def vllm_config(role="kv_producer", extra=None, *, tp=1, pp=1, rank=0, heads=4, backends=None, lookahead=0, groups=None, behind=0,
                 prefix_caching=False, model=None, max_loras=4, cache_dtype="auto", device="cpu", parallel=None):  # fmt: skip
     """What the connector reads of vLLM's configuration. `backends`: the attention backend of each layer; `parallel`: what is otherwise
     of the configuration of parallelism."""
     layers = {
-        name: SimpleNamespace(get_attn_backend=lambda backend=backend: SimpleNamespace(get_name=lambda: backend))
+        name: SimpleNamespace(get_attn_backend=lambda backend=backend: Backend(backend), _index_kpool=16)
         for name, backend in (backends or {}).items()
     }
     return SimpleNamespace(

@@ -34,21 +34,27 @@ class Group:
     """The number of vLLM's cache group whose block tables it has."""
     split: int
     """The kernels divide each of the manager's blocks into so many. vLLM's block tables count the manager's."""
+    step: int
+    """Blocks of the kernels from one of the manager's to the next: more than `split` where pages of other layers lie between them."""
     block_size: int
     """Tokens of one of the manager's blocks, on all ranks together that they are dealt out to."""
     recurrent: bool
+    is_ring: bool
     scratch: int
     tensors: list[torch.Tensor]
     """The cache of each layer, by block of the kernels."""
 
-    def table(self, blocks: list[int]) -> list[int]:
-        """Returns a request's block table, in the deployment's blocks."""
+    def table(self, blocks: list[int], tokens: int) -> list[int]:
+        """Returns the block table of a request of so many tokens, in the deployment's blocks."""
+        if self.is_ring:
+            # What is needed of it lies between two multiples of its size.
+            return [-1] * (-(-tokens // self.block_size) - 1) + [block or -1 for block in blocks]
         if self.recurrent:
             # The running state is in the last block that is not for drafts; before it are superseded states.
             state = blocks[len(blocks) - 1 - min(self.scratch, len(blocks) - 1)] if blocks else NULL_BLOCK
             return [-1 if state == NULL_BLOCK else state]
         return [
-            -1 if block == NULL_BLOCK else block * self.split + part for block in blocks for part in range(self.split)
+            -1 if block == NULL_BLOCK else block * self.step + part for block in blocks for part in range(self.split)
         ]
 
 
@@ -88,9 +94,9 @@ class Cache:
         """Returns one mark for a part of a step, which is made when it is first asked for."""
         return functools.cache(self.mark)
 
-    def tables(self, blocks: Blocks) -> list[list[int]]:
-        """Returns the block table of each group of the deployment."""
-        return [group.table(blocks[group.source]) for group in self.groups]
+    def tables(self, blocks: Blocks, tokens: int) -> list[list[int]]:
+        """Returns the block table of each group of the deployment, for a request of so many tokens."""
+        return [group.table(blocks[group.source], tokens) for group in self.groups]
 
     def clear(self, blocks: Blocks, start: int, tokens: int) -> None:
         """Zeroes the blocks that a load of these tokens fills in part. vLLM leaves them to whoever loads; its kernels
@@ -101,10 +107,11 @@ class Cache:
                 continue
             # Before the first one that begins here may be tokens that are cached.
             first, last = (-(-token // group.block_size) for token in (start, start + tokens))
-            filled = [block for block in blocks[group.source][first:last] if block != NULL_BLOCK]
+            filled = blocks[group.source] if group.is_ring else blocks[group.source][first:last]
+            filled = [block for block in filled if block != NULL_BLOCK]
             for block in {*filled[:1], *filled[-1:]}:
                 for tensor in group.tensors:
-                    tensor[block * group.split : (block + 1) * group.split].zero_()
+                    tensor[block * group.step : block * group.step + group.split].zero_()
 
 
 def read(
@@ -126,11 +133,15 @@ def read(
     for source, group in enumerate(kv_cache_config.kv_cache_groups):
         for layer, names in _groups_of(vllm_config, group, kv_caches) if group.enable_kv_transfer else ():
             tensors = [kv_caches[each] for each in names]
-            location, memory = _locate(tensors, names, layer)
-            split = _blocks_of_kernels(tensors[0], kv_cache_config.num_blocks, names[0])
-            numbers = tuple(_number(vllm_config, each) for each in names)
             spec = group.kv_cache_spec
-            own.append(_Part(source, layer, numbers, location, split, spec.block_size, dcp > 1 and spec.dcp_sharded))
+            split = step = _blocks_of_kernels(tensors[0], kv_cache_config.num_blocks, names[0])
+            if split == 1 and (kernel := _kernel_block(layer, spec.block_size, names[0])) < spec.block_size:
+                split = spec.block_size // kernel
+                tensors, step = _in_kernel_blocks(tensors, split, names[0])
+            location, memory = _locate(tensors, names, layer, are_between=step > split)
+            numbers = tuple(_number(vllm_config, each) for each in names)
+            is_dealt = dcp > 1 and spec.dcp_sharded
+            own.append(_Part(source, layer, numbers, location, split, step, spec.block_size, is_dealt))
             here.append((tensors, memory))
     stages = _of_all_stages(own)
     stage = get_pp_group().rank_in_group
@@ -153,8 +164,10 @@ def read(
                 documents[-1]["tokens"] = "whole"
         part = parts[stage]
         tensors, memory = ([], Memory([])) if part is None else here[stages[stage].index(part)]
+        step = first.split if part is None else part.step
         tokens = first.block_size * (dcp if first.is_dealt else 1)
-        groups.append(Group(first.source, first.split, tokens, layer.recurrent, layer.scratch, tensors))
+        kind = layer.recurrent, layer.is_ring, layer.scratch
+        groups.append(Group(first.source, first.split, step, tokens, *kind, tensors))
         memories.append(memory)
         members.append(dict(zip(part.layers, tensors)) if part is not None else {})
     document: dict[str, Any] = {
@@ -188,6 +201,7 @@ class _Part:
     layers: tuple[int, ...]
     location: dict[str, Any]
     split: int
+    step: int
     block_size: int
     is_dealt: bool
     """Whether its tokens are dealt out to the ranks of decode context parallelism."""
@@ -324,8 +338,11 @@ def _number(vllm_config: VllmConfig, name: str) -> int:
     return number % config.num_hidden_layers if getattr(config, "model_type", None) == "falcon_h1" else number
 
 
-def _locate(tensors: list[torch.Tensor], names: list[str], layer: Layer) -> tuple[dict[str, Any], Memory]:
-    """Returns where the layers' blocks are: fields of a group's document, and the memory they are in."""
+def _locate(
+    tensors: list[torch.Tensor], names: list[str], layer: Layer, *, are_between: bool
+) -> tuple[dict[str, Any], Memory]:
+    """Returns where the layers' blocks are: fields of a group's document, and the memory they are in. `are_between`: other layers' blocks
+    are between those of one."""
     first = tensors[0]
     storage = first.untyped_storage()
     starts = [tensor.data_ptr() - storage.data_ptr() for tensor in tensors]
@@ -335,7 +352,7 @@ def _locate(tensors: list[torch.Tensor], names: list[str], layer: Layer) -> tupl
     size = first.element_size()
     block_stride = first.stride(0) * size
     location: dict[str, Any] = {"num_blocks": first.shape[0], "block_stride": block_stride}
-    if one and len(steps) <= 1 and (layer_stride is None or layer_stride > 0):
+    if one and len(steps) <= 1 and (layer_stride is None or layer_stride > 0 and not are_between):
         memory = Memory([storage])
         location["offset"] = starts[0]
         if layer_stride is not None:
@@ -372,9 +389,12 @@ def _order(strides: dict[str, int], extents: dict[str, int], content: int, layer
         return "LB"  # A page; the strides tell the rest.
     if not layer.inside:
         return "".join(axes) + "C"
-    if axes.index("S") != 3 and extents["S"] > 1:
+    # Of a ring what is apart in a block are its two heads.
+    inner = "HS" if layer.is_ring else "S"
+    tail = [axis for axis in inner if extents[axis] > 1]
+    if tail != others[len(others) - len(tail) :]:
         raise UnsupportedCache(f"layer {name}: a block of one head is not in one piece")
-    return "".join(axis for axis in axes if axis != "S") + layer.inside
+    return "".join(axis for axis in axes if axis not in inner) + layer.inside
 
 
 def _compare(deployment: Deployment, rank: int, members: list[dict[int, torch.Tensor]]) -> None:
@@ -407,6 +427,33 @@ def _blocks_of_kernels(tensor: torch.Tensor, num_blocks: int, name: str) -> int:
     if rest or not split:
         raise UnsupportedCache(f"layer {name}: {tensor.shape[0]} blocks of the kernels for {num_blocks} of the manager")
     return split
+
+
+def _kernel_block(layer: Layer, tokens: int, name: str) -> int:
+    """Returns the tokens of the kernels' blocks, in which they divide blocks of so many tokens."""
+    sizes = layer.kernel_blocks
+    fixed = [size for size in sizes if isinstance(size, int) and tokens % size == 0]
+    if not sizes or tokens in fixed or any(not isinstance(size, int) and tokens % size.base == 0 for size in sizes):
+        return tokens
+    if not fixed:
+        raise UnsupportedCache(f"layer {name}: how its kernels divide a block of {tokens} tokens is not known here")
+    return max(fixed)
+
+
+def _in_kernel_blocks(tensors: list[torch.Tensor], split: int, name: str) -> tuple[list[torch.Tensor], int]:
+    """Returns tensors of the manager's blocks as ones of the kernels' blocks, and how many of these there are from one of the manager's
+    to the next.
+
+    vLLM gives connectors the former where pages of several layers follow each other in a block, and its kernels the latter.
+    """
+    first = tensors[0]
+    blocks, heads, states, width = first.shape
+    page = states // split * first.stride(2)
+    step, rest = divmod(first.stride(0), page)
+    if rest or states % split or heads != 1:
+        raise UnsupportedCache(f"layer {name}: its blocks cannot be divided into the {split} that its kernels take")
+    shape, strides = ((blocks - 1) * step + split, 1, states // split, width), (page, *first.stride()[1:])
+    return [tensor.as_strided(shape, strides) for tensor in tensors], step
 
 
 def _storage_from(tensor: torch.Tensor) -> torch.Tensor:

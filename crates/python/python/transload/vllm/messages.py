@@ -79,6 +79,7 @@ class Save:
     """The name of the weights that have computed them."""
     missing: bytes
     blocks: Blocks
+    tokens: int
 
 
 @dataclass

@@ -78,6 +78,7 @@ class _Saving:
     adapter: LoRARequest | None
     job: Job
     blocks: Blocks
+    tokens: int
     content: bytes
     size: int
     """How many blocks it still has."""
@@ -221,7 +222,7 @@ class SavedScheduler:
                 continue
             saving.missing = self._answer(saving.job)
             if saving.missing and self._names.is_still(saving.adapter, saving.by):
-                step.save[request_id] = Save(saving.by.weights, saving.missing.encode(), saving.blocks)
+                step.save[request_id] = Save(saving.by.weights, saving.missing.encode(), saving.blocks, saving.tokens)
             else:
                 del self._saving[request_id]
                 step.let_go.append(request_id)
@@ -284,7 +285,7 @@ class SavedScheduler:
             return False
         job = self._jobs.begin("compare", self._missing, prompt, tokens, by.weights)
         copied = tuple(map(list, blocks))
-        self._saving[request.request_id] = _Saving(by, request.lora_request, job, copied, content, size)
+        self._saving[request.request_id] = _Saving(by, request.lora_request, job, copied, tokens, content, size)
         step.keep.append(request.request_id)
         return True
 

@@ -125,7 +125,7 @@ class SavedWorker:
     def _stage(self, save: Save, permit: Permit, after: Mark | None) -> tuple[str, Staged]:
         cache = self._cache
         assert cache is not None
-        archive, tables = self._shelf.archive(cache.deployment, save.weights), cache.tables(save.blocks)
+        archive, tables = self._shelf.archive(cache.deployment, save.weights), cache.tables(save.blocks, save.tokens)
         missing = Missing(save.missing)
         staged = archive.stage(
             missing, cache.deployment, self._rank, cache.memories, tables, self._staging, permit=permit, after=after
@@ -141,7 +141,7 @@ class SavedWorker:
         assert cache is not None
         if found.tokens != restore.start + restore.tokens:
             raise ValueError(f"{restore.tokens} tokens behind {restore.start} are asked for, {found.tokens} are saved")
-        archive, tables = self._shelf.archive(cache.deployment, restore.weights), cache.tables(restore.blocks)
+        archive, tables = self._shelf.archive(cache.deployment, restore.weights), cache.tables(restore.blocks, found.tokens)
         return archive.restore(
             found,
             cache.deployment,

@@ -37,7 +37,7 @@ from .content import Computed, Content, Names
 from .messages import NULL_BLOCK, Blocks, Lend, Load, RankAddress, Report, Step
 from .saved_scheduler import SavedScheduler
 from .weights import Unnamed, Weights
-from .windows import has_windows
+from .windows import has_rings, has_windows
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -585,9 +585,10 @@ def _held_back(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> int:
     """Returns how many tokens at the end of a prompt the decode server computes itself.
 
     Recurrent state cannot go back: the decode server needs the one before the last token, whose logits it wants.
-    Neither can a window: for the last token it has to begin one token earlier than behind it.
+    Neither can a window: for the last token it has to begin one token earlier than behind it. Nor can a ring, whose last tokens are
+    of no use any more when there are enough of them for a state.
     Drafts that look several tokens ahead would leave caches of tokens that nobody has accepted.
     """
-    last = 1 if has_windows(kv_cache_config) or kv_cache_config.has_mamba_layers else 0
+    last = int(has_windows(kv_cache_config) or has_rings(kv_cache_config) or kv_cache_config.has_mamba_layers)
     return max(last, vllm_config.num_prefill_lookahead_tokens - 1)
 

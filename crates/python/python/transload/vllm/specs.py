@@ -16,8 +16,17 @@ from vllm.v1.kv_cache_interface import (
     KVQuantMode,
     MambaSpec,
     MLAAttentionSpec,
+    SlidingWindowMLASpec,
     SlidingWindowSpec,
 )
+
+try:
+    from vllm.v1.kv_cache_interface import CircularBufferSpec
+except ImportError:
+    # Before 0.32.
+    CircularBufferSpec = None  # type: ignore[assignment, misc]
+
+from . import versions
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -43,6 +52,9 @@ KEY_THEN_VALUE = {
     "FLEX_ATTENTION",
     "FLASH_ATTN_DIFFKV",
     "TRITON_ATTN",
+    "MINIMAX_M3_SPARSE",
+    "TRITON_MSA",
+    "CUTLASS_MSA",
     "TRITON_MLA",
     "FLASHMLA",
     "FLASHINFER_MLA",
@@ -56,17 +68,52 @@ KEY_THEN_VALUE = {
 }
 """Attention backends whose state is, for one head, a key and then its value, or one latent."""
 
+_TOKEN_HEAD = {"int8_per_token_head", "fp8_per_token_head", "int4_per_token_head"}
+PACKED_ROWS = {
+    "TRITON_ATTN": _TOKEN_HEAD,
+    "TRITON_MLA": _TOKEN_HEAD,
+    "TURBOQUANT": {"turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc"},
+}
+"""Values of ``--kv-cache-dtype`` with which a head's key and value of a token, or its latent, are one row of bytes, with all scales."""
+
 KEYS_TRANSPOSED = "[DS,SD]"
 """The order inside a block and head: all keys, element by element, and then all values, state by state."""
 
-PACKED_LATENTS = {"FLASHMLA_SPARSE": 656, "FLASHINFER_MLA_SPARSE_SM120": 656}
-"""Bytes of a token's latent with ``fp8_ds_mla``: 512 elements in fp8, their four scales, and 64 rotated ones in bf16."""
+PACKED_LATENTS = {"FLASHMLA_SPARSE": {656, 352}, "FLASHINFER_MLA_SPARSE_SM120": {656}}
+"""Bytes of a token's latent with ``fp8_ds_mla``: 512 elements in fp8, their four scales, and 64 rotated ones in bf16; and with
+``nvfp4_ds_mla``, where all are smaller."""
 
-INDEX_KEYS = "DEEPSEEK_V32_INDEXER"
-"""The backend of layers that choose which tokens sparse attention sees."""
+INDEX_KEYS = {"DEEPSEEK_V32_INDEXER", "DEEPSEEK_V4_INDEXER", "DEEPSEEK_V41_INDEXER", "DEEPSEEK_V41_SPARSE_INDEXER"}
+"""The backends of layers that choose which tokens sparse attention sees."""
+ROWS = {
+    "DEEPSEEK_SPARSE_SWA",
+    "FLASHMLA_SPARSE_DSV4",
+    "FLASHINFER_MLA_SPARSE_DSV4",
+    "FLASHMLA_SPARSE_DSV41",
+    "FLASHMLA_MEGA_ATTN_DSV41",
+    "FLASHINFER_MLA_SPARSE_DSV41",
+}
+"""The backends of latents of DeepSeek V4 and V4.1, of the last tokens or of several tokens each."""
+RECORDS = {528, 288}
+"""Bytes of latents of DeepSeek V4.1 that have their scales behind them, in fp8 and in NVFP4."""
+PLAIN_INDEX_KEYS = {"MINIMAX_M3_SPARSE_INDEXER"}
+"""The same, of keys without scales."""
+COMPRESSOR = "CompressorBackend"
+"""The backend of what tokens leave for the state of several tokens that they will be part of."""
 
-KEYS_THEN_SCALES = "[SD,SD]"
-"""The order inside a block: all keys in fp8, state by state, and then a scale for each 128 elements of them."""
+DATA_THEN_SCALES = KEYS_THEN_SCORES = "[SD,SD]"
+"""The order inside a block: all of one, state by state, and then all of the other."""
+
+POOLED = "KPOOL_TAIL"
+"""The backend of index keys, and of how much each of them counts, that are not yet pooled to one for several tokens."""
+
+SCALED = (
+    dict.fromkeys(((backend, 584) for backend in ROWS), (576, 8))
+    | dict.fromkeys(((backend, 132) for backend in INDEX_KEYS), (128, 4))
+    | dict.fromkeys(((backend, 68) for backend in INDEX_KEYS), (64, 4))
+)
+"""Of backends that keep scales of a block behind its data: the bytes of a state's data and of its scales. Latents have 448
+elements in fp8 and 64 rotated ones in bf16; index keys 128 elements in fp8, or in fp4."""
 
 
 _ANY = {"block_size", "block_stride_alignment", "page_size_padded", "dcp_sharded", "is_draft"}
@@ -92,11 +139,23 @@ KNOWN = {
         "cache_dtype_str",
         "cache_role",
         "is_index_group_leader",
+        # To what pages are padded, which is read off the tensors, and who manages their blocks.
+        "alignment",
+        "model_version",
         # The size of a buffer beside the cache, and how several tokens of a request are computed at once.
         "topk_buffer_width",
         "non_causal_multi_token_decode",
     },
     SlidingWindowSpec: _ATTENTION | {"sliding_window"},
+    SlidingWindowMLASpec: _ATTENTION
+    | {
+        "sliding_window",
+        "cache_dtype_str",
+        "alignment",
+        "model_version",
+        # Whether vLLM computes a window anew behind a prefix that it has cached: not where the window is loaded with it, as here.
+        "bounded_replay",
+    },
     ChunkedLocalAttentionSpec: _ATTENTION | {"attention_chunk_size"},
     MambaSpec: _ANY
     | {
@@ -113,6 +172,10 @@ KNOWN = {
 them may change what blocks hold, or what of them may be used, so it has to be as vLLM has it by default."""
 
 
+if CircularBufferSpec is not None:
+    KNOWN[CircularBufferSpec] = _ATTENTION
+
+
 class UnsupportedCache(NotImplementedError):
     """This connector does not know how to read a cache. Refusing it is better than wrong tokens."""
 
@@ -127,7 +190,11 @@ class Layer:
     """Specs of a deployment document; several for one page."""
     inside: str = ""
     """Order inside a block of one head, where it is not state by state."""
+    kernel_blocks: tuple[Any, ...] = field(default=(), compare=False)
+    """Tokens of the blocks that its kernels can take, where more than strides depends on it: `inside` is within one of these."""
     recurrent: bool = False
+    is_ring: bool = False
+    """Whether a request has one block, in which a token's place is its position modulo the block's size."""
     scratch: int = field(default=0, compare=False)
     """Blocks of a request behind its running state, for drafts."""
 
@@ -161,68 +228,142 @@ def describe(vllm_config: VllmConfig, spec: KVCacheSpec, name: str) -> Layer:
             )
     if isinstance(spec, MambaSpec):
         return _recurrent(vllm_config, spec, name)
+    if CircularBufferSpec is not None and isinstance(spec, CircularBufferSpec):
+        return _ring(layers(vllm_config)[name], spec, name)
     return _attention(vllm_config, spec, name)
 
 
 def _attention(vllm_config: VllmConfig, spec: AttentionSpec, name: str) -> Layer:
-    if spec.tokens_per_state != 1:
-        raise UnsupportedCache(f"layer {name}: a state of {spec.tokens_per_state} tokens cannot be moved yet")
     if spec.num_heads != spec.num_kv_heads:
         raise UnsupportedCache(
             f"layer {name}: {spec.num_heads} head slots for {spec.num_kv_heads} heads cannot be moved yet"
         )
     layer = layers(vllm_config)[name]
-    backend = layer.get_attn_backend().get_name()
+    kernels = layer.get_attn_backend()
+    backend = kernels.get_name()
     # Layers may be left out of what the server's option says.
     kind = getattr(layer, "kv_cache_dtype", None) or vllm_config.cache_config.cache_dtype
-    if backend == INDEX_KEYS or getattr(spec, "cache_dtype_str", None) == "fp8_ds_mla":
-        return _scaled(spec, backend, name)
+    is_latent = isinstance(spec, (MLAAttentionSpec, SlidingWindowMLASpec))
+    if is_latent and (found := _sparse(spec, kernels, name)) is not None:
+        return found
+    if spec.tokens_per_state != 1:
+        raise UnsupportedCache(f"layer {name}: how {backend} keeps a state of {spec.tokens_per_state} tokens is not known here")
+    is_row = kind in PACKED_ROWS.get(backend, ()) and spec.state_content_bytes is not None
     # Not by the mode alone: a platform's own dtype may have any, and in vLLM 0.33 two modes are one number.
-    if kind not in FP8.keys() | TYPED or spec.kv_quant_mode not in (KVQuantMode.NONE, KVQuantMode.FP8_PER_TENSOR):
+    is_plain = kind in FP8.keys() | TYPED and spec.kv_quant_mode in (KVQuantMode.NONE, KVQuantMode.FP8_PER_TENSOR)
+    if not is_row and not is_plain:
         raise UnsupportedCache(
             f"layer {name}: how {backend} keeps {spec.state_content_size_bytes} B of a head and token in a cache of {kind} "
             "is not known here"
         )
-    dtype = FP8[kind] if kind in FP8 and spec.dtype is torch.uint8 else _dtype(spec.dtype, name)
-    if isinstance(spec, MLAAttentionSpec):
+    # Another format may have rows of as many bytes.
+    suffix = f"/{kind}-{spec.head_size}" if is_row else ""
+    if is_row:
+        # Kinds of specs that have windows have a key and a value. Where one ends in a row does not matter: it is never divided.
+        key, value, dtype = -(-spec.state_content_bytes // 2), spec.state_content_bytes // 2, "u8"
+    else:
+        key, value = spec.head_size, spec.head_size_v
+        dtype = FP8[kind] if kind in FP8 and spec.dtype is torch.uint8 else _dtype(spec.dtype, name)
+    if is_latent:
+        if is_row and isinstance(spec, MLAAttentionSpec):
+            return Layer(f"mla{suffix}", [{"kind": "opaque", "heads": 1, "entry_bytes": spec.state_content_bytes}])
         latent = spec.head_size * spec.dtype.itemsize
-        if backend not in KEY_THEN_VALUE or spec.state_content_size_bytes != latent:
+        if backend not in KEY_THEN_VALUE or not isinstance(spec, MLAAttentionSpec) or spec.state_content_size_bytes != latent:
             raise UnsupportedCache(
                 f"layer {name}: how {backend} keeps {spec.state_content_size_bytes} B of a latent of {latent} B "
                 "is not known here"
             )
         return Layer("mla", [{"kind": "mla", "latent": spec.head_size, "dtype": dtype}])
-    content = (spec.head_size + spec.head_size_v) * spec.dtype.itemsize
+    content = (key + value) * (1 if is_row else spec.dtype.itemsize)
     if spec.state_content_size_bytes != content:
         raise UnsupportedCache(
             f"layer {name}: {backend} keeps {spec.state_content_size_bytes} B of a head and token, "
             f"a key and a value are {content} B"
         )
-    described = {
-        "kind": "attention",
-        "heads": _heads(vllm_config, spec, name),
-        "head_dim": spec.head_size,
-        "dtype": dtype,
-    }
-    if spec.head_size_v != spec.head_size:
-        described["v_head_dim"] = spec.head_size_v
+    described = {"kind": "attention", "heads": _heads(vllm_config, spec, name), "head_dim": key, "dtype": dtype}
+    if value != key:
+        described["v_head_dim"] = value
     kind = "attention"
     # A window that full attention merely applies frees no blocks, and so plays no part here.
     if isinstance(spec, SlidingWindowSpec):
         kind, described["sliding_window"] = "sliding", spec.sliding_window
     elif isinstance(spec, ChunkedLocalAttentionSpec):
         kind, described["chunk_size"] = "chunked", spec.attention_chunk_size
-    return Layer(kind, [described], inside=_inside(vllm_config, spec, backend, name))
+    return Layer(kind + suffix, [described], inside="" if is_row else _inside(vllm_config, spec, backend, name))
 
 
-def _scaled(spec: AttentionSpec, backend: str, name: str) -> Layer:
-    """Describes latents and index keys in fp8 with their scales: bytes that a token has the same way everywhere."""
-    size = spec.state_content_size_bytes
-    if size == PACKED_LATENTS.get(backend):
-        return Layer("mla", [{"kind": "opaque", "heads": 1, "entry_bytes": size}])
-    if backend == INDEX_KEYS and spec.dtype is torch.uint8 and size == 132:
-        return Layer("indexer", [{"kind": "indexer", "data_bytes": 128, "scale_bytes": 4}], inside=KEYS_THEN_SCALES)
-    raise UnsupportedCache(f"layer {name}: how {backend} keeps {size} B of a token is not known here")
+def _sparse(spec: MLAAttentionSpec | SlidingWindowMLASpec, kernels: Any, name: str) -> Layer | None:
+    """Describes what sparse attention caches, which is the same on every rank. None if its `kernels` cache latents as others do."""
+    backend, size, tokens = kernels.get_name(), spec.state_content_size_bytes, spec.tokens_per_state
+    is_packed = (spec.cache_dtype_str or "").endswith("_ds_mla")
+    plain = ROWS | PLAIN_INDEX_KEYS | {COMPRESSOR}
+    if backend not in plain | INDEX_KEYS and not is_packed:
+        return None
+    window = {"sliding_window": spec.sliding_window} if isinstance(spec, SlidingWindowSpec) else {}
+    if backend == COMPRESSOR:
+        kind = "compressor"
+    elif backend in INDEX_KEYS | PLAIN_INDEX_KEYS:
+        kind = "indexer"
+    else:
+        kind = "window" if window else "mla" if tokens == 1 else f"c{tokens}"
+    if spec.num_kv_heads == 1 and isinstance(tokens, int) and bool(window) == (kind in ("compressor", "window")):
+        if spec.dtype is torch.uint8 and (backend, size) in SCALED:
+            data, scales = SCALED[backend, size]
+            described = {"kind": "compressed", "data_bytes": data, "scale_bytes": scales, "tokens_per_state": tokens} | window
+            if kind == "indexer":
+                described["kind"] = kind
+                if data == 128 and _scales_are_exponents():
+                    kind = "indexer/ue8m0"
+            return Layer(kind, [described], DATA_THEN_SCALES, tuple(kernels.get_supported_kernel_block_sizes(spec)))
+        if is_packed and tokens == 1 and not window and size in PACKED_LATENTS.get(backend, ()):
+            return Layer("mla", [{"kind": "opaque", "heads": 1, "entry_bytes": size}])
+        is_record = spec.dtype is torch.uint8 and backend in ROWS and size in RECORDS
+        if is_record or backend in plain and spec.dtype is not torch.uint8 and size == spec.head_size * spec.dtype.itemsize:
+            dtype, latent = _dtype(spec.dtype, name), size // spec.dtype.itemsize
+            if tokens == 1:
+                return Layer(kind, [{"kind": "mla", "latent": latent, "dtype": dtype} | window])
+            if not window:
+                row = {"kind": "opaque", "heads": 1, "entry_bytes": size, "tokens_per_state": tokens}
+                return Layer(f"{kind}/{dtype}", [row])
+    raise UnsupportedCache(f"layer {name}: how {backend} keeps a state of {size} B is not known here")
+
+
+def _ring(layer: Any, spec: AttentionSpec, name: str) -> Layer:
+    """Describes what is kept of tokens until there are enough of them for one state. Of the ring only these are moved: the tokens
+    behind the last multiple of so many. So two servers may have rings of different sizes, which depend on how many tokens are drafted."""
+    backend = layer.get_attn_backend().get_name()
+    shape = spec.num_kv_heads, spec.head_size_v, spec.tokens_per_state, spec.state_content_bytes
+    if backend == POOLED and shape == (2, 0, 1, None):
+        kind, tokens, width, inside = "indexer-state", getattr(layer, "_index_kpool", 0), spec.head_size, KEYS_THEN_SCORES
+    elif backend == COMPRESSOR and shape == (1, 0, 1, None) and spec.head_size % 2 == 0:
+        # DeepSeek V4.1 makes one state of two tokens; a token's latent and what it counts are one row.
+        kind, tokens, width, inside = "compressor", 2, spec.head_size // 2, ""
+    else:
+        tokens = 0
+    # The size is a multiple, so that these tokens are one run in it.
+    if not tokens or spec.block_size % tokens:
+        raise UnsupportedCache(f"layer {name}: what {backend} keeps in a ring of {spec.block_size} tokens is not known here")
+    described = {"kind": "attention", "heads": 1, "head_dim": width, "dtype": _dtype(spec.dtype, name), "chunk_size": tokens}
+    return Layer(kind, [described], inside, is_ring=True)
+
+
+def _scales_are_exponents() -> bool:
+    """Returns whether the scale of an index key in fp8 is four bytes of its exponent, in place of a float. With vLLM 0.33 that depends
+    on the GPU. A server takes neither for the other: groups are matched by their names.
+
+    Raises:
+        UnsupportedCache: this version of vLLM does not tell.
+    """
+    try:
+        from vllm.utils import deep_gemm
+    except ImportError:
+        deep_gemm = None
+    told = getattr(deep_gemm, "mqa_logits_use_mx_scales", None)
+    if told is not None:
+        return told()
+    if versions.number() not in ((0, 31), (0, 32)):
+        raise UnsupportedCache("this version of vLLM does not tell what the scales of index keys are")
+    return False
 
 
 def _inside(vllm_config: VllmConfig, spec: AttentionSpec, backend: str, name: str) -> str:

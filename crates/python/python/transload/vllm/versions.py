@@ -13,19 +13,21 @@ NAMED = " and ".join(f"{major}.{minor}" for major, minor in TESTED)
 
 def check() -> None:
     """Warns of a version that nothing was run with."""
-    version = getattr(vllm, "__version__", "")
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    if numbers is None:
-        return
-    found = (int(numbers[1]), int(numbers[2]))
+    found = number()
     # Builds of a source tree without its history call themselves 0.0 or 0.1.dev.
-    if found >= (0, 2) and found not in TESTED:
+    if found is not None and found >= (0, 2) and found not in TESTED:
         logging.getLogger("vllm." + __name__).warning(
             "TransloadConnector is tested with vLLM %s; nothing was run with this version, %s: what it lacks is told below, and what it "
             "adds to caches is refused",
             NAMED,
-            version,
+            vllm.__version__,
         )
+
+
+def number() -> tuple[int, int] | None:
+    """Returns the first two numbers of vLLM's version; None if it has none."""
+    numbers = re.match(r"(\d+)\.(\d+)", getattr(vllm, "__version__", ""))
+    return None if numbers is None else (int(numbers[1]), int(numbers[2]))
 
 
 def lacking(error: ImportError) -> ImportError:

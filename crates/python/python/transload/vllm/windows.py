@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, SlidingWindowSpec, iter_layer_specs
 
 from .messages import NULL_BLOCK
-from .specs import UnsupportedCache, layers
+from .specs import CircularBufferSpec, UnsupportedCache, layers
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -43,6 +43,12 @@ def window_of(spec: KVCacheSpec) -> Window | None:
 def has_windows(kv_cache_config: KVCacheConfig) -> bool:
     """Returns whether any group's layers see a window."""
     return any(window_of(group.kv_cache_spec) for group in kv_cache_config.kv_cache_groups)
+
+
+def has_rings(kv_cache_config: KVCacheConfig) -> bool:
+    """Returns whether any layer keeps the last tokens of a request in a ring."""
+    specs = (spec for group in kv_cache_config.kv_cache_groups for spec in iter_layer_specs(group.kv_cache_spec))
+    return CircularBufferSpec is not None and any(isinstance(spec, CircularBufferSpec) for spec in specs)
 
 
 def refuse_narrow_sharing(vllm_config: VllmConfig) -> None:

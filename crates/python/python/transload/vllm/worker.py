@@ -324,7 +324,7 @@ class Worker:
             lease = self._leases[request_id] = self._agent.lease(
                 lend.set,
                 self._rank,
-                self._cache.tables(lend.blocks),
+                self._cache.tables(lend.blocks, lend.tokens),
                 lend.content,
                 lend.tokens,
                 ttl=self._config.lease_seconds,
@@ -410,7 +410,7 @@ class Worker:
             loading.transfer = self._agent.pull(
                 load.ticket,
                 [self._rank],
-                self._cache.tables(load.blocks),
+                self._cache.tables(load.blocks, load.start + load.tokens),
                 load.content,
                 load.tokens,
                 start=load.start,
