@@ -140,18 +140,21 @@ fn groups() -> impl Strategy<Value = GroupDocument> {
         prop_oneof![14 => Just(None), 1 => size().prop_map(Some)],
     );
     let layers = prop_oneof![20 => select(vec!["0-3", "0,2", "1,3", "3"]), 1 => Just("")];
-    (layers, sizes, order, any::<bool>(), specs()).prop_map(
-        |(layers, (block_size, num_blocks, offset, block_stride, layer_stride), order, apart, specs)| GroupDocument {
-            name: String::new(),
-            layers: layers.to_owned(),
-            block_size,
-            num_blocks,
-            order,
-            allocation: if apart { Allocation::PerLayer } else { Allocation::One },
-            offset,
-            block_stride,
-            layer_stride,
-            specs,
+    (layers, sizes, order, any::<(bool, bool)>(), specs()).prop_map(
+        |(layers, (block_size, num_blocks, offset, block_stride, layer_stride), order, (apart, draft), specs)| {
+            GroupDocument {
+                name: String::new(),
+                layers: layers.to_owned(),
+                block_size,
+                num_blocks,
+                order,
+                allocation: if apart { Allocation::PerLayer } else { Allocation::One },
+                offset,
+                block_stride,
+                layer_stride,
+                specs,
+                draft,
+            }
         },
     )
 }

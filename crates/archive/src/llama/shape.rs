@@ -116,6 +116,7 @@ impl Shape {
                 block_stride: None,
                 layer_stride: None,
                 specs: vec![self.rows[members[0]].spec()],
+                draft: false,
             }
         });
         Ok(Deployment::from_document(Document {

@@ -110,6 +110,7 @@ impl Model {
                 block_stride: page.filter(|_| recurrent).map(|page| page.bytes),
                 layer_stride: None,
                 specs,
+                draft: false,
             };
             if group.takes_orders() {
                 group.order.clone_from(&serving.order);

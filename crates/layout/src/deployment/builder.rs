@@ -128,6 +128,8 @@ impl GroupBuilder {
         block_stride(bytes: u64);
         /// Sets the distance in bytes from a layer to the next; default no padding.
         layer_stride(bytes: u64);
+        /// Sets whether its layers draft tokens, so that the other side need not have the group; default false.
+        draft(draft: bool);
     }
 
     /// Adds a spec. In the page of each block its states follow those of the earlier specs.
@@ -149,7 +151,7 @@ mod tests {
         let latent = Spec::mla(576, Dtype::F8E4M3);
         let attn = Group::builder("attn", "0-3", attention).block_size(32).num_blocks(7).order("HND").offset(512);
         let attn = attn.allocation(Allocation::PerLayer).block_stride(1 << 20);
-        let pages = Group::builder("pages", "4-5", latent.clone()).spec(latent).layer_stride(1 << 24);
+        let pages = Group::builder("pages", "4-5", latent.clone()).spec(latent).layer_stride(1 << 24).draft(true);
         let built = Deployment::builder()
             .name("decode")
             .model("m")
@@ -191,6 +193,7 @@ mod tests {
             name = "pages"
             layers = "4-5"
             layer_stride = 16777216
+            draft = true
             spec = [{ kind = "mla", latent = 576, dtype = "f8e4m3" }, { kind = "mla", latent = 576, dtype = "f8e4m3" }]
         "#,
         )

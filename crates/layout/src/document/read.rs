@@ -113,6 +113,10 @@ pub(super) fn read_group(reader: &mut Reader<'_, '_>, inherited: &Inherited) -> 
         reader.optional("block_stride", 1..=MAX_ALLOCATION_BYTES, "bytes from a block to the next; default no padding");
     let layer_stride =
         reader.optional("layer_stride", 1..=MAX_ALLOCATION_BYTES, "bytes from a layer to the next; default no padding");
+    let draft = reader.flag(
+        "draft",
+        "whether its layers draft tokens that the model then checks: the other side need not have such a group",
+    );
     let specs = reader.tables(
         "spec",
         MAX_SPECS,
@@ -172,6 +176,7 @@ pub(super) fn read_group(reader: &mut Reader<'_, '_>, inherited: &Inherited) -> 
         block_stride: block_stride.unwrap_or(None),
         layer_stride: layer_stride.unwrap_or(None),
         specs: specs.into_iter().map(|spec| spec.unwrap_or_else(placeholder)).collect(),
+        draft: draft.unwrap_or(false),
     };
     origin.faulty |= reader.faults() > before;
     (group, origin)

@@ -75,6 +75,9 @@ impl GroupDocument {
         }
         fields.numbers("block_stride", self.block_stride);
         fields.numbers("layer_stride", self.layer_stride);
+        if self.draft {
+            fields.0.push(("draft".to_owned(), true.into()));
+        }
         fields.list("spec", self.specs.iter().map(Spec::to_value));
         fields.table()
     }

@@ -61,7 +61,7 @@ pub(crate) fn all_fields() -> Vec<Json> {
              "allocation": "one", "offset": 64, "block_stride": 65536, "layer_stride": 262144, "spec": [
                 {"kind": "attention", "heads": 8, "head_dim": 128, "v_head_dim": 64, "dtype": "bf16",
                  "sliding_window": 128, "chunk_size": 64}]},
-            {"name": "apart", "layers": "0,2", "allocation": "per_layer", "order": "LB[SHD,SHD]", "spec": [
+            {"name": "apart", "layers": "0,2", "allocation": "per_layer", "order": "LB[SHD,SHD]", "draft": true, "spec": [
                 {"kind": "attention", "heads": 8, "head_dim": 128, "dtype": "f8e4m3"}]},
         ]
     });
