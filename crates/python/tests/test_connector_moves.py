@@ -210,8 +210,8 @@ def test_blocks_behind_the_window_may_be_of_others(two_engines):
 def test_tables_count_the_blocks_of_kernels(connector):
     from transload.vllm.cache import Group
 
-    attention = Group(source=0, split=2, block_size=32, recurrent=False, scratch=0, tensors=[])
+    attention = Group(source=0, split=2, block_size=32, recurrent=False, draft=False, scratch=0, tensors=[])
     # Nobody may write into what vLLM calls block 0.
     assert attention.table([0, 5, 3]) == [-1, -1, 10, 11, 6, 7]
-    recurrent = Group(source=0, split=1, block_size=32, recurrent=True, scratch=2, tensors=[])
+    recurrent = Group(source=0, split=1, block_size=32, recurrent=True, draft=False, scratch=2, tensors=[])
     assert [recurrent.table(blocks) for blocks in ([], [4], [4, 5, 6], [3, 4, 5, 6])] == [[-1], [4], [4], [4]]

@@ -128,6 +128,8 @@ class Layer:
     inside: str = ""
     """Order inside a block of one head, where it is not state by state."""
     recurrent: bool = False
+    draft: bool = False
+    """Whether it drafts tokens that the model then checks."""
     scratch: int = field(default=0, compare=False)
     """Blocks of a request behind its running state, for drafts."""
 
