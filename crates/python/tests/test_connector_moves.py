@@ -10,6 +10,7 @@ from vllm_stand_in import torch_numpy as torch
 from vllm_stand_in import vllm_names as vllm
 from vllm_stand_in.fixtures import assert_loaded, end_alike, fetch, load, move, prefilled, prompt
 from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, gdn, mamba1, mamba2
+from vllm_stand_in.request import Request
 
 ORDERS = ["LBHSC", "LBSHC", "BLHSC", "BLSHC", "LHBSC"]
 WINDOW = [Attention(range(0, 6, 2)), Attention(range(1, 6, 2), window=40)]
@@ -191,6 +192,27 @@ def test_a_group_that_does_not_travel(two_engines):
     request, before = load(decode, prompt(100), prefilled(prefill, prompt(100)))
     decode.caches[0].groups = groups[:1]
     assert_loaded(decode, request, before)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("groups", [WINDOW, [Attention(range(3)), Attention(range(3, 5), chunk=80)]], ids=["window", "chunk"])
+def test_blocks_of_a_window_that_are_not_whole_are_not_cached(engine, groups, mode):
+    """As long as all other blocks of windows stay cached, what goes on behind an answer finds as much as at an engine that has computed everything."""
+    plain, prefill = engine("prefill", groups, prefix_caching=True, blocks=256), engine("prefill", groups)
+    decode = engine("decode", groups, prefix_caching=True, blocks=256, extra={"mode": mode})
+    for seed, count in enumerate([5, 64, 97, 98, 100, 127, 128, 129, 200]):
+        tokens = prompt(count, seed)
+        request = fetch(decode, tokens, prefilled(prefill, tokens), max_tokens=40)
+        assert plain.add(tokens, max_tokens=40).prompt_token_ids == tokens
+        plain.run()
+        # The same prompt, from whichever block on: what a step reads is looked at.
+        for more in ([], prompt(10)):
+            decode.add(tokens + more, max_tokens=3)
+            decode.run()
+        turn = Request(request.all_token_ids + prompt(10, seed=99))
+        assert decode.manager.cached(turn) == plain.manager.cached(turn) > 0
+        decode.add(turn.all_token_ids, max_tokens=3)
+        decode.run()
 
 
 @BOTH_WAYS
