@@ -56,8 +56,8 @@ def main() -> int:
     model = make(given.model, folder / given.model)
     asked = prompts([5, 100, 900])
 
-    # vLLM on the CPU cannot cache prefixes of Mamba2, nor can a decode server those of windows.
-    options = [] if given.model == "llama" else ["--no-enable-prefix-caching"]
+    # vLLM on the CPU cannot cache prefixes of Mamba2.
+    options = ["--no-enable-prefix-caching"] if given.model == "falcon_h1" else []
     with Server(model, folder, "alone", options=options) as alone:
         print(f"one server alone (log: {alone.log})")
         alone.wait()

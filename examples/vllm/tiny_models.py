@@ -161,6 +161,25 @@ def adapter(name: str, folder: Path) -> Path:
     return folder
 
 
+def eagle(folder: Path) -> Path:
+    """A layer that drafts for the tiny Llama out of its last hidden state and the next token, as EAGLE does."""
+    if (folder / "config.json").exists():
+        return folder
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    config = llama()
+    config.num_hidden_layers, config.architectures = 1, ["LlamaForCausalLM"]
+    torch.manual_seed(1)
+    weights = AutoModelForCausalLM.from_config(config, dtype=torch.float32).model.state_dict()
+    # The first layer has no norm before it, and what is not here is the model's.
+    weights = {name: weight for name, weight in weights.items() if name.startswith("layers.") and "input_layernorm" not in name}
+    weights["fc.weight"] = torch.randn(config.hidden_size, 2 * config.hidden_size) * WEIGHTS
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    config.save_pretrained(folder)
+    return folder
+
+
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("model", choices=MODELS)

@@ -75,8 +75,7 @@ def test_gemma3(start, alone, tp):
     """Windows: of most layers only the end of a prompt is there, and is moved."""
     asked = prompts(LENGTHS + [63, 64, 65, 66, 129], seed=5)
     expected = alone.tokens("gemma3", asked)
-    decode = {"tp": tp[1], "block_size": 64, "options": ["--no-enable-prefix-caching"]}
-    check(start("gemma3", prefill={"tp": tp[0]}, decode=decode), expected, asked)
+    check(start("gemma3", prefill={"tp": tp[0]}, decode={"tp": tp[1], "block_size": 64}), expected, asked)
 
 
 @pytest.mark.parametrize("tp", [(1, 1), (1, 2)], ids=lambda tp: "tp%s-tp%s" % tp)
@@ -84,8 +83,7 @@ def test_gemma3n(start, alone, tp):
     """Layers without a cache of their own, beside windows. Transformers compute them without any cache."""
     asked = prompts([5, 63, 65, 300, 900], seed=8)
     expected = alone.tokens("gemma3n", asked)
-    decode = {"tp": tp[1], "block_size": 64, "options": ["--no-enable-prefix-caching"]}
-    check(start("gemma3n", prefill={"tp": tp[0]}, decode=decode), expected, asked)
+    check(start("gemma3n", prefill={"tp": tp[0]}, decode={"tp": tp[1], "block_size": 64}), expected, asked)
 
 
 def test_qwen3_next(start, alone):

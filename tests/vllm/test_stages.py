@@ -43,8 +43,7 @@ def test_llama(start, alone, prefill, decode, mode):
 
 def test_windows(start, alone):
     asked = prompts([5, 100, 900, 64, 65], seed=52)
-    decode = side(2, options=["--no-enable-prefix-caching"], block_size=64)
-    check(start("gemma3", prefill=side(1), decode=decode), alone.tokens("gemma3", asked), asked)
+    check(start("gemma3", prefill=side(1), decode=side(2, block_size=64)), alone.tokens("gemma3", asked), asked)
 
 
 def test_falcon_h1(start, alone):

@@ -72,6 +72,7 @@ pub struct Group {
     order: Option<Order>,
     allocation: Allocation,
     specs: Vec<Spec>,
+    draft: bool,
     tp: u32,
     /// For each pipeline stage, the range of `layers` (by index) that it holds.
     stages: Vec<Stage>,
@@ -228,6 +229,11 @@ impl Group {
     /// Returns the specs, whose states lie one after another in the page of a block.
     pub fn specs(&self) -> &[Spec] {
         &self.specs
+    }
+
+    /// Tells whether its layers draft tokens that the model then checks. Then the other side need not have the group.
+    pub fn is_draft(&self) -> bool {
+        self.draft
     }
 
     /// Tells whether the group holds recurrent state: one state for the whole sequence, in the first block.

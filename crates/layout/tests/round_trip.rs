@@ -145,8 +145,8 @@ fn groups() -> impl Strategy<Value = GroupDocument> {
         stage.prop_map(|(offset, block_stride, layer_stride)| StageDocument { offset, block_stride, layer_stride });
     let stages = prop_oneof![12 => Just(Vec::new()), 1 => vec(stage, 1..3)];
     let layers = prop_oneof![20 => select(vec!["0-3", "0,2", "1,3", "3"]), 1 => Just("")];
-    (layers, sizes, order, any::<[bool; 2]>(), stages, specs()).prop_map(
-        |(layers, (block_size, num_blocks, offset, block_stride, layer_stride), order, [apart, dealt], stages, specs)| {
+    (layers, sizes, order, any::<[bool; 3]>(), stages, specs()).prop_map(
+        |(layers, (block_size, num_blocks, offset, block_stride, layer_stride), order, [apart, dealt, draft], stages, specs)| {
             GroupDocument {
                 name: String::new(),
                 layers: layers.to_owned(),
@@ -160,6 +160,7 @@ fn groups() -> impl Strategy<Value = GroupDocument> {
                 layer_stride,
                 stages,
                 specs,
+                draft,
             }
         },
     )

@@ -22,7 +22,15 @@ impl BridgeError {
     }
 }
 
-/// Pairs the groups of two deployments by name, in the source's order.
+/// Returns the names of a deployment's groups of drafts that another deployment does not have. They take no part in
+/// transfers between the two.
+pub fn unpaired<'a>(deployment: &'a Deployment, other: &Deployment) -> impl Iterator<Item = &'a str> {
+    let alone = |group: &&Group| group.is_draft() && other.group(group.name()).is_none();
+    deployment.groups().iter().filter(alone).map(Group::name)
+}
+
+/// Pairs the groups of two deployments by name, in the source's order. Groups of drafts that one side alone has are
+/// left out.
 ///
 /// # Errors
 /// The first field in which the two caches differ, with both values.
@@ -34,13 +42,18 @@ pub fn pair_groups<'a>(src: &'a Deployment, dst: &'a Deployment) -> Result<Vec<(
     };
     let mut pairs = Vec::with_capacity(src.groups().len());
     for group in src.groups() {
-        let Some((_, other)) = dst.group(group.name()) else {
-            return Err(BridgeError::new("group names", names(src), names(dst)));
-        };
-        check_group(src, dst, group, other)?;
-        pairs.push((group, other));
+        match dst.group(group.name()) {
+            Some((_, other)) => {
+                check_group(src, dst, group, other)?;
+                pairs.push((group, other));
+            }
+            None if group.is_draft() => {}
+            None => return Err(BridgeError::new("group names", names(src), names(dst))),
+        }
     }
-    if src.groups().len() != dst.groups().len() {
+    // Drafts alone are no cache that anybody could go on with.
+    if pairs.len() + unpaired(dst, src).count() != dst.groups().len() || pairs.iter().all(|(group, _)| group.is_draft())
+    {
         return Err(BridgeError::new("group names", names(src), names(dst)));
     }
     Ok(pairs)
@@ -48,6 +61,10 @@ pub fn pair_groups<'a>(src: &'a Deployment, dst: &'a Deployment) -> Result<Vec<(
 
 fn check_group(src: &Deployment, dst: &Deployment, group: &Group, other: &Group) -> Result<(), BridgeError> {
     let name = group.name();
+    if group.is_draft() != other.is_draft() {
+        let field = format!("group \"{name}\": draft");
+        return Err(BridgeError::new(field, group.is_draft(), other.is_draft()));
+    }
     if group.layers() != other.layers() {
         let field = format!("group \"{name}\": layers");
         return Err(BridgeError::new(field, group.layers(), other.layers()));

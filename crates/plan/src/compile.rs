@@ -79,6 +79,7 @@ impl Plan {
         }
         routes.retain(|route| ranks.src.include(route.src_rank) && ranks.dst.include(route.dst_rank));
         routes.sort_by_key(|route| (route.dst_rank, route.src_rank));
-        Ok(Self { request: *request, groups: groups.into(), routes })
+        let own_groups = deployments.map(|deployment| deployment.groups().len());
+        Ok(Self { request: *request, groups: groups.into(), own_groups, routes })
     }
 }

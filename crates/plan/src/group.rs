@@ -49,7 +49,7 @@ pub(crate) fn groups(src: &Deployment, dst: &Deployment, request: &Request) -> R
         return Err(PlanError::TooManyTokens { start: request.start, tokens: request.tokens });
     }
     let mut groups = Vec::new();
-    for (src_index, (group, other)) in pair_groups(src, dst)?.into_iter().enumerate() {
+    for (group, other) in pair_groups(src, dst)? {
         let pair = Sides { src: group, dst: other };
         let mut ranges = Vec::new();
         let mut components = Vec::new();
@@ -75,7 +75,7 @@ pub(crate) fn groups(src: &Deployment, dst: &Deployment, request: &Request) -> R
         let deal = pair.map(|group| Deal { ranks: group.dcp().into(), rank: 0, stripe: group.interleave() });
         groups.push(GroupPlan {
             name: group.name().to_owned(),
-            index: Sides { src: src_index, dst: dst.group(group.name()).map_or(0, |(index, _)| index) },
+            index: Sides { src, dst }.map(|side| side.group(group.name()).map_or(0, |(index, _)| index)),
             num_blocks: pair.map(Group::num_blocks),
             deal,
             meetings: deal.meetings(),

@@ -74,7 +74,7 @@ mod table;
 mod tokens;
 
 pub use bind::{BoundPlan, BoundRoute, ChunkCount};
-pub use bridge::{BridgeError, pair_groups};
+pub use bridge::{BridgeError, pair_groups, unpaired};
 pub use error::{MAX_SLICES, PlanError};
 pub use ids::PlanDigest;
 pub use nest::{ComponentSet, PairError, jointly_contiguous_chunks};

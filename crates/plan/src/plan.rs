@@ -10,12 +10,15 @@ use crate::group::GroupPlan;
 use crate::nest::ComponentSet;
 use crate::request::Request;
 use crate::route::{Route, RouteGroup};
+use crate::sides::Sides;
 
 /// Routes between all ranks of two deployments, or between some of them.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(crate) request: Request,
     pub(crate) groups: Arc<[GroupPlan]>,
+    /// The number of groups in each side's own document.
+    pub(crate) own_groups: Sides<usize>,
     pub(crate) routes: Vec<Route>,
 }
 
@@ -63,7 +66,8 @@ impl Plan {
         distinct.sum()
     }
 
-    /// Returns the names of the groups in the order of block tables, which is that of the source's document.
+    /// Returns the names of the groups that both sides have, in the order of block tables, which is that of the source's
+    /// document.
     pub fn group_names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.groups.iter().map(|group| group.name.as_str())
     }

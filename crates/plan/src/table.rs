@@ -87,12 +87,13 @@ impl Tables {
 }
 
 impl Plan {
-    /// Reorders tables from the order of a side's own document to that of the plan.
+    /// Reorders tables from the order of a side's own document to that of the plan, without those of groups that the
+    /// other side does not have.
     ///
     /// # Errors
     /// Returns an error if there is not one table for each group.
     pub fn arrange(&self, side: Side, own: &Tables) -> Result<Tables, BindError> {
-        own.check_count(side, self.groups.len())?;
+        own.check_count(side, self.own_groups[side])?;
         let groups = 0..self.groups.len();
         let arranged = groups.map(|group| own.0[self.group_of(side, group)].clone());
         Ok(Tables(arranged.collect()))

@@ -28,8 +28,9 @@ use crate::ticket::Ticket;
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Transfer {
     control: Control,
-    /// Ends with a report, a dict of `bytes`, `seconds` (of which it was `queued` until its first byte moved) and
-    /// `routes`, or with a `TransferError`. By then nothing touches the blocks any more. So if a device stalls, which
+    /// Ends with a report, a dict of `bytes`, `seconds` (of which it was `queued` until its first byte moved), `routes`,
+    /// and the names of groups of drafts that were `skipped_here` and `skipped_there` because only that side has them; or
+    /// with a `TransferError`. By then nothing touches the blocks any more. So if a device stalls, which
     /// is logged at once, this ends when the device has recovered.
     #[pyo3(get)]
     ended: Completion,
@@ -231,6 +232,8 @@ fn report<'py>(py: Python<'py>, done: &PullReport) -> PyResult<Bound<'py, PyDict
     report.set_item("bytes", done.bytes)?;
     report.set_item("seconds", done.took.as_secs_f64())?;
     report.set_item("queued", done.queued.as_secs_f64())?;
+    report.set_item("skipped_here", &done.unpaired.ours)?;
+    report.set_item("skipped_there", &done.unpaired.theirs)?;
     report.set_item("routes", routes.collect::<PyResult<Vec<_>>>()?)?;
     Ok(report)
 }

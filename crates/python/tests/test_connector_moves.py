@@ -10,6 +10,7 @@ from vllm_stand_in import torch_numpy as torch
 from vllm_stand_in import vllm_names as vllm
 from vllm_stand_in.fixtures import assert_loaded, end_alike, fetch, load, move, prefilled, prompt
 from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, PackedRows, deepseek_v4, deepseek_v41, gdn, glm_5_3, mamba1, mamba2, minimax_m3
+from vllm_stand_in.request import Request
 
 ORDERS = ["LBHSC", "LBSHC", "BLHSC", "BLSHC", "LHBSC"]
 WINDOW = [Attention(range(0, 6, 2)), Attention(range(1, 6, 2), window=40)]
@@ -224,6 +225,27 @@ def test_a_group_that_does_not_travel(two_engines):
 
 
 @BOTH_WAYS
+@pytest.mark.parametrize("groups", [WINDOW, [Attention(range(3)), Attention(range(3, 5), chunk=80)]], ids=["window", "chunk"])
+def test_blocks_of_a_window_that_are_not_whole_are_not_cached(engine, groups, mode):
+    """As long as all other blocks of windows stay cached, what goes on behind an answer finds as much as at an engine that has computed everything."""
+    plain, prefill = engine("prefill", groups, prefix_caching=True, blocks=256), engine("prefill", groups)
+    decode = engine("decode", groups, prefix_caching=True, blocks=256, extra={"mode": mode})
+    for seed, count in enumerate([5, 64, 97, 98, 100, 127, 128, 129, 200]):
+        tokens = prompt(count, seed)
+        request = fetch(decode, tokens, prefilled(prefill, tokens), max_tokens=40)
+        assert plain.add(tokens, max_tokens=40).prompt_token_ids == tokens
+        plain.run()
+        # The same prompt, from whichever block on: what a step reads is looked at.
+        for more in ([], prompt(10)):
+            decode.add(tokens + more, max_tokens=3)
+            decode.run()
+        turn = Request(request.all_token_ids + prompt(10, seed=99))
+        assert decode.manager.cached(turn) == plain.manager.cached(turn) > 0
+        decode.add(turn.all_token_ids, max_tokens=3)
+        decode.run()
+
+
+@BOTH_WAYS
 def test_blocks_behind_the_window_may_be_of_others(two_engines):
     prefill, decode = two_engines({"tp": 2, "block_size": 16, "blocks": 24}, {}, WINDOW, budget=32)
     tokens = prompt(150)
@@ -240,10 +262,10 @@ def test_blocks_behind_the_window_may_be_of_others(two_engines):
 def test_tables_count_the_blocks_of_kernels(connector):
     from transload.vllm.cache import Group
 
-    attention = Group(source=0, split=2, step=2, block_size=32, recurrent=False, is_ring=False, scratch=0, tensors=[])
+    attention = Group(source=0, split=2, step=2, block_size=32, recurrent=False, is_ring=False, draft=False, scratch=0, tensors=[])
     # Nobody may write into what vLLM calls block 0.
     assert attention.table([0, 5, 3], 90) == [-1, -1, 10, 11, 6, 7]
-    recurrent = Group(source=0, split=1, step=1, block_size=32, recurrent=True, is_ring=False, scratch=2, tensors=[])
+    recurrent = Group(source=0, split=1, step=1, block_size=32, recurrent=True, is_ring=False, draft=False, scratch=2, tensors=[])
     assert [recurrent.table(blocks, 90) for blocks in ([], [4], [4, 5, 6], [3, 4, 5, 6])] == [[-1], [4], [4], [4]]
-    ring = Group(source=0, split=1, step=1, block_size=16, recurrent=False, is_ring=True, scratch=0, tensors=[])
+    ring = Group(source=0, split=1, step=1, block_size=16, recurrent=False, is_ring=True, draft=False, scratch=0, tensors=[])
     assert [ring.table([7], tokens) for tokens in (1, 16, 17, 33)] == [[7], [7], [-1, 7], [-1, -1, 7]]

@@ -377,6 +377,7 @@ impl<P: Planner> Jobs<P> {
                 took: cx.now.since(job.started),
                 queued: job.moved.unwrap_or(cx.now).since(job.started),
                 routes,
+                unpaired: cx.planner.unpaired(&job.claims.owner),
             }),
         };
         match job.blocks {

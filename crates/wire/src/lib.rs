@@ -156,7 +156,7 @@ pub use moment::Moment;
 pub use options::Options;
 pub use outcome::{JobError, JobReport, NoticeOutcome, RouteReport};
 pub use path::{Path, PathSet};
-pub use planner::{PlanAsk, Planned, Planner, Route};
+pub use planner::{PlanAsk, Planned, Planner, Route, Unpaired};
 pub use refusal::{Difference, Failure, HelloRefusal, Refusal, Text};
 pub use roles::{Role, Roles, UnknownRole};
 pub use ticket::{Audience, Claims, ClaimsError, MintError, RankAddress, TextError, Ticket, TicketError, TicketKey};

@@ -8,6 +8,7 @@ use transload_plan::ids::{AgentId, ClusterName, DeploymentDigest, Incarnation, R
 use crate::awaited::Waiting;
 use crate::lease::LeaseEnd;
 use crate::path::Path;
+use crate::planner::Unpaired;
 use crate::refusal::{Failure, HelloRefusal, Refusal, Text};
 use crate::ticket::TicketError;
 
@@ -23,6 +24,8 @@ pub struct JobReport {
     pub queued: Duration,
     /// The reports of the routes.
     pub routes: Vec<RouteReport>,
+    /// The groups of which nothing has moved, because one side alone has them.
+    pub unpaired: Unpaired,
 }
 
 /// The result of one route between a local rank and a rank of the peer. `attempts` counts all attempts, including the

@@ -25,11 +25,25 @@ pub trait Planner {
     /// field in which the deployment cannot be bridged to this agent's own.
     fn meet(&mut self, deployment: DeploymentDigest, document: &[u8]) -> Result<u32, Difference>;
 
+    /// Returns the groups that this agent or the deployment has alone, if it is known from [`meet`](Self::meet).
+    fn unpaired(&self, _deployment: &DeploymentDigest) -> Unpaired {
+        Unpaired::default()
+    }
+
     /// Counts a connection to the deployment, which stays known until [`release`](Self::release) was called as often.
     fn hold(&mut self, deployment: &DeploymentDigest);
 
     /// Counts the end of a connection. A deployment without connections may be forgotten.
     fn release(&mut self, deployment: &DeploymentDigest);
+}
+
+/// The names of groups of drafts that one of two agents has alone, so that nothing of them moves between the two.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unpaired {
+    /// The groups of this agent.
+    pub ours: Vec<String>,
+    /// The groups of the peer.
+    pub theirs: Vec<String>,
 }
 
 /// Identifies a plan, which covers all local ranks and a peer's deployment.

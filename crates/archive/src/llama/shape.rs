@@ -118,6 +118,7 @@ impl Shape {
                 layer_stride: None,
                 stages: Vec::new(),
                 specs: vec![self.rows[members[0]].spec()],
+                draft: false,
             }
         });
         Ok(Deployment::from_document(Document {

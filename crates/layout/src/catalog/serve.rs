@@ -112,6 +112,7 @@ impl Model {
                 layer_stride: None,
                 stages: Vec::new(),
                 specs,
+                draft: false,
             };
             if group.takes_orders() {
                 group.order.clone_from(&serving.order);

@@ -137,6 +137,8 @@ impl GroupBuilder {
         layer_stride(bytes: u64);
         /// Sets what differs on each pipeline stage, one entry for each; default nothing.
         stage(stages: &[StageDocument]);
+        /// Sets whether its layers draft tokens, so that the other side need not have the group; default false.
+        draft(draft: bool);
     }
 
     /// Adds a spec. In the page of each block its states follow those of the earlier specs.
@@ -160,7 +162,7 @@ mod tests {
         let attn = attn.tokens("whole").allocation(Allocation::PerLayer).block_stride(1 << 20);
         let attn =
             attn.stage(&[StageDocument { offset: Some(0), ..StageDocument::default() }, StageDocument::default()]);
-        let pages = Group::builder("pages", "4-5", latent.clone()).spec(latent).layer_stride(1 << 24);
+        let pages = Group::builder("pages", "4-5", latent.clone()).spec(latent).layer_stride(1 << 24).draft(true);
         let built = Deployment::builder()
             .name("decode")
             .model("m")
@@ -208,6 +210,7 @@ mod tests {
             name = "pages"
             layers = "4-5"
             layer_stride = 16777216
+            draft = true
             spec = [{ kind = "mla", latent = 576, dtype = "f8e4m3" }, { kind = "mla", latent = 576, dtype = "f8e4m3" }]
         "#,
         )

@@ -261,6 +261,7 @@ impl GroupCheck<'_> {
             order,
             allocation: group.allocation,
             specs: group.specs.clone(),
+            draft: group.draft,
             tp: self.tp,
             stages: placed,
             placements,

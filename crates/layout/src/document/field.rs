@@ -19,6 +19,7 @@ pub(super) enum Form {
     Text,
     Constant(&'static str),
     Name(Vec<&'static str>),
+    Flag,
     Number(RangeInclusive<u64>),
     /// A list of at least one number within these bounds.
     Numbers(RangeInclusive<u64>),

@@ -85,6 +85,8 @@ pub struct GroupDocument {
     pub stages: Vec<StageDocument>,
     /// The specs, whose states lie one after another in the page of a block.
     pub specs: Vec<Spec>,
+    /// Whether its layers draft tokens that the model then checks. Then the other side need not have the group.
+    pub draft: bool,
 }
 
 impl GroupDocument {

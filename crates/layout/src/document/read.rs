@@ -137,6 +137,10 @@ pub(super) fn read_group(reader: &mut Reader<'_, '_>, inherited: &Inherited) -> 
         "where the group is on each pipeline stage; default alike on all",
         |stage| Some(read_stage(stage)),
     );
+    let draft = reader.flag(
+        "draft",
+        "whether its layers draft tokens that the model then checks: the other side need not have such a group",
+    );
     let specs = reader.tables(
         "spec",
         Need::Required,
@@ -199,6 +203,7 @@ pub(super) fn read_group(reader: &mut Reader<'_, '_>, inherited: &Inherited) -> 
         layer_stride: layer_stride.unwrap_or(None),
         stages: stages.into_iter().map(Option::unwrap_or_default).collect(),
         specs: specs.into_iter().map(|spec| spec.unwrap_or_else(placeholder)).collect(),
+        draft: draft.unwrap_or(false),
     };
     origin.faulty |= reader.faults() > before;
     (group, origin)

@@ -142,6 +142,15 @@ impl<'a, 'f> Reader<'a, 'f> {
         Err(self.fault(key, problem))
     }
 
+    /// Reads a field that is false by default.
+    pub(super) fn flag(&mut self, key: &'static str, about: &'static str) -> Result<bool, Faulty> {
+        match self.request(key, Form::Flag, Need::Default(Value::Bool(false)), about) {
+            None => Ok(false),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(other) => Err(self.fault(key, format!("has to be true or false, not {}", other.describe()))),
+        }
+    }
+
     pub(super) fn number(
         &mut self,
         key: &'static str,

@@ -94,6 +94,7 @@ fn form(field: &Field) -> Vec<(&'static str, Value)> {
         Form::Text => vec![("type", text("string"))],
         Form::Constant(constant) => vec![("const", text(constant))],
         Form::Name(names) => vec![("enum", list(names.iter().map(|name| text(name))))],
+        Form::Flag => vec![("type", text("boolean"))],
         Form::Number(bounds) => whole_number(*bounds.start(), *bounds.end()).into(),
         Form::Numbers(bounds) => vec![
             ("type", text("array")),

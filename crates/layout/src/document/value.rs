@@ -85,6 +85,12 @@ impl From<u64> for Value {
     }
 }
 
+impl From<bool> for Value {
+    fn from(flag: bool) -> Self {
+        Value::Bool(flag)
+    }
+}
+
 impl From<&str> for Value {
     fn from(text: &str) -> Self {
         Value::Text(text.to_owned())

@@ -87,6 +87,9 @@ impl GroupDocument {
         if !self.stages.is_empty() {
             fields.0.push(("stage".to_owned(), self.stages[..].into()));
         }
+        if self.draft {
+            fields.0.push(("draft".to_owned(), true.into()));
+        }
         fields.list("spec", self.specs.iter().map(Spec::to_value));
         fields.table()
     }

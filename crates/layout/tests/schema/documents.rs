@@ -64,7 +64,7 @@ pub(crate) fn all_fields() -> Vec<Json> {
                 {"kind": "attention", "heads": 8, "head_dim": 128, "v_head_dim": 64, "dtype": "bf16",
                  "sliding_window": 128, "chunk_size": 64}]},
             {"name": "apart", "layers": "0,2", "tokens": "whole", "allocation": "per_layer", "order": "LB[SHD,SHD]",
-             "stage": [{"offset": 0, "block_stride": 65536}, {}], "spec": [
+             "stage": [{"offset": 0, "block_stride": 65536}, {}], "draft": true, "spec": [
                 {"kind": "attention", "heads": 8, "head_dim": 128, "dtype": "f8e4m3"}]},
         ]
     });

@@ -419,6 +419,8 @@ class TransferReport(TypedDict):
     seconds: float
     queued: float
     routes: list[RouteReport]
+    skipped_here: list[str]
+    skipped_there: list[str]
 
 class Transfer:
     @property

@@ -18,6 +18,10 @@ class Blocks:
         self._users = dict.fromkeys(free, 0)
         self._cached, self._key_of = {}, {}
         self._tables = {}
+        # vllm/v1/core/kv_cache_coordinator.py: of each group and request how many entries of its table were cached, or passed over.
+        self._counts = [{} for _ in groups]
+        managers = [SimpleNamespace(num_cached_block=counts) for counts in self._counts]
+        self.coordinator = SimpleNamespace(single_type_managers=managers)
 
     @property
     def free_blocks(self):
@@ -53,10 +57,23 @@ class Blocks:
         """How many of a request's first tokens are in blocks already; the last never is."""
         if not self._prefix_caching or request.get_skip_reading_prefix_cache():
             return 0
-        count = 0
-        while (count + 1) * self._block_size < request.num_tokens and self._key(request, count, 0) in self._cached:
-            count += 1
-        return count * self._block_size
+        most = (request.num_tokens - 1) // self._block_size
+        return next(count for count in range(most, -1, -1) if self._is_there(request, count)) * self._block_size
+
+    def _is_there(self, request, count):
+        """Whether all groups have what is needed to go on behind so many blocks: windows in whole blocks, however few of them."""
+        for number, group in enumerate(self._groups):
+            for at in range(self._first(group, count), count):
+                if self._key(request, at, number) not in self._cached:
+                    return False
+        return True
+
+    def _first(self, group, count):
+        if group.recurrent:
+            return 0
+        if group.window:
+            return max(0, count - -(-(group.window - 1) // self._block_size))
+        return group.skipped(count * self._block_size) // self._block_size
 
     def allocate(self, request, total, computed, cached=0):
         """Blocks for `total` tokens, of which `computed` need nothing but to be seen; False if there are too few."""
@@ -94,19 +111,24 @@ class Blocks:
         if not self._prefix_caching:
             return
         for number, table in enumerate(self._tables[request.request_id]):
-            for at, block in enumerate(table[: computed // self._block_size]):
+            counts, full = self._counts[number], computed // self._block_size
+            for at, block in list(enumerate(table[:full]))[counts.get(request.request_id, 0) :]:
                 key = self._key(request, at, number)
-                if key not in self._cached:
+                if block != NULL and key not in self._cached:
                     self._cached[key], self._key_of[block] = block, key
+            counts[request.request_id] = max(full, counts.get(request.request_id, 0))
 
     def free(self, request):
-        for table in self._tables.pop(request.request_id, []):
+        for table, counts in zip(self._tables.pop(request.request_id, []), self._counts):
             self._release(reversed(table))
+            counts.pop(request.request_id, None)
 
     def _adopt(self, request, cached):
         tables = [[] for _ in self._groups]
-        for number, table in enumerate(tables):
-            for at in range(cached // self._block_size):
+        for number, (group, table) in enumerate(zip(self._groups, tables)):
+            self._counts[number][request.request_id] = count = cached // self._block_size
+            table.extend([NULL] * self._first(group, count))
+            for at in range(self._first(group, count), count):
                 block = self._cached[self._key(request, at, number)]
                 if self._users[block] == 0:
                     self._free.remove(block)

@@ -51,7 +51,7 @@ class Cache:
 
     @staticmethod
     def name(group, layer):
-        return f"model.layers.{layer + group.behind}.{group.suffix}"
+        return f"{group.prefix}.{layer + group.behind}.{group.suffix}"
 
     def backends(self):
         """The attention backend of each layer."""
@@ -147,8 +147,9 @@ class Cache:
             assert not wrong.size, f"rank {self.rank} sees wrong tokens from {start}, {wrong.size} of them: {wrong[:9]}"
 
     def clear(self, group, table, start, end):
-        """Zeroes what a load of these tokens leaves of the blocks that it begins to fill, where vLLM zeroes new blocks."""
-        if group.recurrent or not self.config().needs_kv_cache_zeroing:
+        """Zeroes what a load of these tokens leaves of the blocks that it begins to fill, where vLLM zeroes new blocks; of drafts
+        everything."""
+        if group.recurrent or not (group.draft or self.config().needs_kv_cache_zeroing):
             return
         if group.ring:
             for layer in group.layers:
@@ -159,7 +160,7 @@ class Cache:
         for position in self._states(group, begins, ends):
             entry, at = self._slots(group, position)
             block = table[entry]
-            if block == 0 or max(start, group.skipped(end)) <= position < end:
+            if block == 0 or not group.draft and max(start, group.skipped(end)) <= position < end:
                 continue
             row = block * (self.block_size // self.kernel) + at // self.kernel
             for layer in group.layers:

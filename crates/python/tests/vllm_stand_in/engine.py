@@ -36,6 +36,7 @@ class Engine:
                  prefix_caching=False, lookahead=0, port=None, model_groups=None, extra=None, uniform=False, role=None,
                  model=None, max_loras=4, cache_dtype="auto", streams=None, parallel=None, stages=(range(10**6),), drafts=False, **shape):  # fmt: skip
         self.groups, self.tp, self.budget, self.policy = groups, tp, budget, policy
+        drafts = drafts or any(group.draft for group in groups)
         self.ranks, self._drafts = tp * len(stages), drafts
         shape |= {"blocks": blocks, "block_size": block_size, "uniform": uniform}
         self.caches = []
@@ -62,6 +63,8 @@ class Engine:
             "tp": tp,
             "pp": len(stages),
             "heads": next((group.heads for group in groups if not group.recurrent), 0),
+            "total": 1 + max(layer for group in groups if not group.draft for layer in group.layers),
+            "drafts": speculation(groups) if drafts else None,
             "lookahead": lookahead,
             "groups": model_groups,
             "behind": max(group.behind for group in groups),
@@ -383,6 +386,13 @@ class Engine:
         assert request.finished
         self.manager.free(request)
         del self.requests[request.request_id]
+
+
+def speculation(groups):
+    """What vLLM's configuration says of drafts."""
+    heads = next((group.heads for group in groups if group.draft), 0)
+    model = SimpleNamespace(get_total_num_kv_heads=lambda: heads)
+    return SimpleNamespace(draft_model_config=model)
 
 
 def free_ports(count, first=None):

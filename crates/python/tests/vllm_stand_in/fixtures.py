@@ -116,8 +116,9 @@ def load(engine, tokens, params, **more):
     return request, before
 
 
-def assert_loaded(engine, request, before):
-    """Of all memory, what a prefill here would have written has changed, and the rest of blocks that had to be zeroed."""
+def assert_loaded(engine, request, before, drafts=True):
+    """Of all memory, what a prefill here would have written has changed, with or without its drafts, and the rest of blocks that had to be
+    zeroed."""
     start, end, tables = engine.loads[request.request_id]
     assert request.request_id not in engine.failed
     for cache, old in zip(engine.caches, before):
@@ -126,17 +127,18 @@ def assert_loaded(engine, request, before):
         for group, table in zip(cache.groups, tables):
             cache.clear(group, table, start, end)
             first = start if group.recurrent else max(start, group.skipped(end))
-            cache.write(group, table, numpy.array(request.all_token_ids), first, end)
+            if drafts or not group.draft:
+                cache.write(group, table, numpy.array(request.all_token_ids), first, end)
         for number, (found, wanted) in enumerate(zip(new, cache.bytes())):
             differ = numpy.flatnonzero(found != wanted)
             assert not differ.size, f"rank {cache.rank}: {differ.size} bytes of {number} differ, from {differ[0]} on"
         cache.restore(new)
 
 
-def fetch(decode, tokens, params, **more):
+def fetch(decode, tokens, params, *, drafts=True, **more):
     """Loads a prompt, checks every byte, and lets it be decoded."""
     request, before = load(decode, tokens, params, **more)
-    assert_loaded(decode, request, before)
+    assert_loaded(decode, request, before, drafts)
     decode.run()
     return request
 
@@ -152,10 +154,10 @@ def refuse(decode, tokens, params, kind, **more):
     assert decode.manager.free_blocks == decode.all_blocks
 
 
-def move(prefill, decode, tokens, **more):
+def move(prefill, decode, tokens, *, drafts=True, **more):
     """Prefills and loads a prompt, checks every byte, lets it be decoded, and sees that no block is lost."""
     params = prefilled(prefill, tokens, **more)
-    request = fetch(decode, tokens, params, max_tokens=3, **more)
+    request = fetch(decode, tokens, params, drafts=drafts, max_tokens=3, **more)
     assert request.status is vllm.RequestStatus.FINISHED_LENGTH_CAPPED
     end_alike(prefill, decode)
     return request

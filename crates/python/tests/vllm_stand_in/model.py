@@ -34,6 +34,9 @@ class Attention:
     chunk: int | None = None
     mla: bool = False
     transfer: bool = True
+    draft: bool = False
+    """Whether the layers draft tokens. What they read may be missing: zeros."""
+    prefix: str = "model.layers"
     recurrent = False
     behind = 0
     suffix = "attn"
@@ -76,7 +79,7 @@ class Attention:
 
     def differ(self, found, content):
         """Where a computation would read something else than it should."""
-        return found != content
+        return (found != content) & ((found != 0) | (not self.draft))
 
 
 @dataclass(frozen=True)
@@ -241,6 +244,8 @@ class Recurrent:
     state_dtype: torch.dtype = torch.float32
     drafts: int = 0
     transfer: bool = True
+    draft: bool = False
+    prefix: str = "model.layers"
     recurrent = True
     ring = None
     suffix = "mixer"

@@ -539,9 +539,9 @@ class Backend:
 
 
 def vllm_config(role="kv_producer", extra=None, *, tp=1, pp=1, rank=0, heads=4, backends=None, lookahead=0, groups=None, behind=0,
-                prefix_caching=False, model=None, max_loras=4, cache_dtype="auto", device="cpu", parallel=None):  # fmt: skip
+                prefix_caching=False, model=None, max_loras=4, cache_dtype="auto", device="cpu", parallel=None, drafts=None, total=None):  # fmt: skip
     """What the connector reads of vLLM's configuration. `backends`: the attention backend of each layer; `parallel`: what is otherwise
-    of the configuration of parallelism."""
+    of the configuration of parallelism; `drafts`: that of speculation; `total`: how many layers the model has."""
     layers = {
         name: SimpleNamespace(get_attn_backend=lambda backend=backend: Backend(backend), _index_kpool=16)
         for name, backend in (backends or {}).items()
@@ -574,6 +574,7 @@ def vllm_config(role="kv_producer", extra=None, *, tp=1, pp=1, rank=0, heads=4, 
             is_prefix_caching_supported=True,
             enable_sleep_mode=False,
             get_total_num_kv_heads=lambda: heads,
+            get_total_num_hidden_layers=lambda: total,
             hf_text_config=SimpleNamespace(
                 n_groups=groups, rope_parameters=None, model_type="falcon_h1" if behind else "llama", num_hidden_layers=behind
             ),
@@ -589,4 +590,5 @@ def vllm_config(role="kv_producer", extra=None, *, tp=1, pp=1, rank=0, heads=4, 
         cache_config=SimpleNamespace(cache_dtype=cache_dtype, enable_prefix_caching=prefix_caching),
         compilation_config=SimpleNamespace(static_forward_context=layers),
         num_prefill_lookahead_tokens=lookahead,
+        speculative_config=drafts,
     )

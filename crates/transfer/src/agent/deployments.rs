@@ -10,9 +10,9 @@ use super::request::Blocks;
 use transload_layout::{Rank, Side};
 use transload_plan::ids::DeploymentDigest;
 pub(super) use transload_plan::internal::canonical_document as canonical;
-use transload_plan::{Plan, pair_groups};
+use transload_plan::{Plan, pair_groups, unpaired};
 use transload_wire as wire;
-use transload_wire::{Difference, PlanAsk, Planned};
+use transload_wire::{Difference, PlanAsk, Planned, Unpaired};
 
 /// The most deployments that are kept without a connected peer. Each has at most 64 groups and 4,096 ranks.
 const MOST_IDLE: usize = 64;
@@ -120,6 +120,13 @@ impl wire::Planner for Deployments {
             self.idle(digest);
         }
         Ok(ranks)
+    }
+
+    fn unpaired(&self, digest: &DeploymentDigest) -> Unpaired {
+        let names = |of: &Deployment, other: &Deployment| unpaired(of, other).map(str::to_owned).collect();
+        let peer = self.peer(digest);
+        let unpaired = peer.map(|peer| Unpaired { ours: names(&self.own, peer), theirs: names(peer, &self.own) });
+        unpaired.unwrap_or_default()
     }
 
     fn hold(&mut self, digest: &DeploymentDigest) {

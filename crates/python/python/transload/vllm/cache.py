@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 from transload import Deployment, Mark, Memory
 from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 from vllm.logger import init_logger
-from vllm.model_executor.models.utils import extract_layer_index
 from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
 
+from .drafts import OfDrafts, drafting, numbered
 from .messages import NULL_BLOCK, Blocks
 from .specs import Layer, UnsupportedCache, describe
 from .windows import refuse_narrow_sharing
@@ -40,6 +40,7 @@ class Group:
     """Tokens of one of the manager's blocks, on all ranks together that they are dealt out to."""
     recurrent: bool
     is_ring: bool
+    draft: bool
     scratch: int
     tensors: list[torch.Tensor]
     """The cache of each layer, by block of the kernels."""
@@ -100,18 +101,23 @@ class Cache:
 
     def clear(self, blocks: Blocks, start: int, tokens: int) -> None:
         """Zeroes the blocks that a load of these tokens fills in part. vLLM leaves them to whoever loads; its kernels
-        multiply what is behind the last token by 0, which is no 0 where it is no number. On a GPU this is submitted, and has to
+        multiply what is behind the last token by 0, which is no 0 where it is no number. Of drafts all blocks are zeroed, since the other
+        side may not have any, and what is in them is another request's. On a GPU this is submitted, and has to
         be before the mark that the load waits for."""
-        for group in self.groups if self.is_cleared else ():
-            if group.recurrent:
+        for group in self.groups:
+            if not group.draft and (group.recurrent or not self.is_cleared):
                 continue
             # Before the first one that begins here may be tokens that are cached.
             first, last = (-(-token // group.block_size) for token in (start, start + tokens))
-            filled = blocks[group.source] if group.is_ring else blocks[group.source][first:last]
-            filled = [block for block in filled if block != NULL_BLOCK]
-            for block in {*filled[:1], *filled[-1:]}:
+            table = blocks[group.source]
+            if not (group.recurrent or group.is_ring):
+                table = table[first:last]
+            filled = [block for block in group.table(table, start + tokens) if block >= 0]
+            if not group.draft:
+                filled = filled[: group.split] + filled[-group.split :]
+            for begin, end in _runs(filled):
                 for tensor in group.tensors:
-                    tensor[block * group.step : block * group.step + group.split].zero_()
+                    tensor[begin:end].zero_()
 
 
 def read(
@@ -128,10 +134,14 @@ def read(
     refuse_narrow_sharing(vllm_config)
     parallel = vllm_config.parallel_config
     dcp = parallel.decode_context_parallel_size
+    groups_there = [group for group in kv_cache_config.kv_cache_groups if group.enable_kv_transfer]
+    names_there = [name for group in groups_there for name in group.layer_names if name in kv_caches]
+    drafts = drafting(vllm_config, names_there)
+    layer_numbers = numbered(vllm_config, names_there, drafts)
     own: list[_Part] = []
     here: list[tuple[list[torch.Tensor], Memory]] = []
     for source, group in enumerate(kv_cache_config.kv_cache_groups):
-        for layer, names in _groups_of(vllm_config, group, kv_caches) if group.enable_kv_transfer else ():
+        for layer, names in _groups_of(vllm_config, group, kv_caches, layer_numbers, drafts) if group.enable_kv_transfer else ():
             tensors = [kv_caches[each] for each in names]
             spec = group.kv_cache_spec
             split = step = _blocks_of_kernels(tensors[0], kv_cache_config.num_blocks, names[0])
@@ -139,7 +149,7 @@ def read(
                 split = spec.block_size // kernel
                 tensors, step = _in_kernel_blocks(tensors, split, names[0])
             location, memory = _locate(tensors, names, layer, are_between=step > split)
-            numbers = tuple(_number(vllm_config, each) for each in names)
+            numbers = tuple(layer_numbers[name] for name in names)
             is_dealt = dcp > 1 and spec.dcp_sharded
             own.append(_Part(source, layer, numbers, location, split, step, spec.block_size, is_dealt))
             here.append((tensors, memory))
@@ -149,13 +159,15 @@ def read(
     for parts in _by_group(stages):
         first = next(part for part in parts if part is not None)
         layer = first.layer
-        kinds[layer.kind] = number = kinds.get(layer.kind, 0) + 1
+        kind = f"draft-{layer.kind}" if layer.draft else layer.kind
+        kinds[kind] = number = kinds.get(kind, 0) + 1
         documents.append(
             {
-                "name": layer.kind if number == 1 else f"{layer.kind}-{number}",
+                "name": kind if number == 1 else f"{kind}-{number}",
                 "layers": ",".join(str(each) for part in parts if part is not None for each in part.layers),
                 "spec": layer.specs,
             }
+            | ({"draft": True} if layer.draft else {})
             | _common(parts)
         )
         if not layer.recurrent:
@@ -166,7 +178,7 @@ def read(
         tensors, memory = ([], Memory([])) if part is None else here[stages[stage].index(part)]
         step = first.split if part is None else part.step
         tokens = first.block_size * (dcp if first.is_dealt else 1)
-        kind = layer.recurrent, layer.is_ring, layer.scratch
+        kind = layer.recurrent, layer.is_ring, layer.draft, layer.scratch
         groups.append(Group(first.source, first.split, step, tokens, *kind, tensors))
         memories.append(memory)
         members.append(dict(zip(part.layers, tensors)) if part is not None else {})
@@ -296,13 +308,24 @@ def _layers_of_stages(stages: list[list[_Part]]) -> list[int]:
     return counts
 
 
-def _groups_of(vllm_config: VllmConfig, group: Any, kv_caches: dict[str, Any]) -> list[tuple[Layer, list[str]]]:
+def _runs(blocks: list[int]) -> list[tuple[int, int]]:
+    """Returns where blocks that are neighbours in memory begin and end."""
+    runs: list[tuple[int, int]] = []
+    for block in sorted({*blocks}):
+        if runs and runs[-1][1] == block:
+            runs[-1] = runs[-1][0], block + 1
+        else:
+            runs.append((block, block + 1))
+    return runs
+
+
+def _groups_of(
+    vllm_config: VllmConfig, group: Any, kv_caches: dict[str, Any], numbers: dict[str, int], drafts: set[str]
+) -> list[tuple[Layer, list[str]]]:
     """Returns the layers of one of vLLM's groups, by what they cache, in order of their numbers."""
     found: list[tuple[Layer, list[str]]] = []
     seen = set()
-    for name in sorted(group.layer_names, key=extract_layer_index):
-        if name not in kv_caches:
-            continue
+    for name in sorted(filter(numbers.__contains__, group.layer_names), key=numbers.__getitem__):
         tensor = kv_caches[name]
         if not isinstance(tensor, torch.Tensor):
             raise UnsupportedCache(f"layer {name}: its cache is a {type(tensor).__name__}, not one tensor")
@@ -317,7 +340,8 @@ def _groups_of(vllm_config: VllmConfig, group: Any, kv_caches: dict[str, Any]) -
         spec = group.kv_cache_spec
         if isinstance(spec, UniformTypeKVCacheSpecs):
             spec = spec.kv_cache_specs[name]
-        layer = describe(vllm_config, spec, name)
+        draft = name in drafts
+        layer = replace(describe(OfDrafts(vllm_config) if draft else vllm_config, spec, name), draft=draft)
         for other, names in found:
             if other == layer and kv_caches[names[0]].stride() == tensor.stride():
                 names.append(name)
@@ -325,17 +349,9 @@ def _groups_of(vllm_config: VllmConfig, group: Any, kv_caches: dict[str, Any]) -
         else:
             found.append((layer, [name]))
     for _, names in found:
-        numbers = [extract_layer_index(name) for name in names]
-        if len(set(numbers)) < len(numbers):
+        if len({numbers[name] for name in names}) < len(names):
             raise UnsupportedCache(f"layers {', '.join(names)}: several caches of one layer cannot be told apart")
     return found
-
-
-def _number(vllm_config: VllmConfig, name: str) -> int:
-    """Returns the number of a layer in the model."""
-    number, config = extract_layer_index(name), vllm_config.model_config.hf_text_config
-    # Falcon-H1 names the recurrent part of layer i of n as if it were layer n + i.
-    return number % config.num_hidden_layers if getattr(config, "model_type", None) == "falcon_h1" else number
 
 
 def _locate(

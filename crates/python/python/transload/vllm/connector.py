@@ -55,7 +55,6 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
         super().__init__(vllm_config, role, kv_cache_config)
         log_as_vllm_does()
         config = startup.check(vllm_config, _real(vllm_config, role))
-        startup.check_windows(vllm_config, kv_cache_config, config)
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
         if role is KVConnectorRole.SCHEDULER:

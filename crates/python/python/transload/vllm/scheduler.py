@@ -37,7 +37,7 @@ from .content import Computed, Content, Names
 from .messages import NULL_BLOCK, Blocks, Lend, Load, RankAddress, Report, Step
 from .saved_scheduler import SavedScheduler
 from .weights import Unnamed, Weights
-from .windows import has_rings, has_windows
+from .windows import Uncached, has_rings, has_windows
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -117,6 +117,11 @@ class Scheduler:
             names = Names(self._weights, self._adapters, config.store_weights)
             self.saved = SavedScheduler(vllm_config, kv_cache_config, config, self._held_back, names)
         self._manager: KVCacheManager | None = None
+        self._kv_cache_config = kv_cache_config
+        # Whatever its role, a server loads from a store.
+        loads = self._transfer_config.is_kv_consumer or config.store is not None
+        self._caches_windows = loads and vllm_config.cache_config.enable_prefix_caching and has_windows(kv_cache_config)
+        self._uncached: Uncached | None = None
         self._ranks: list[RankAddress] = []
         self._lending: dict[str, _Lending] = {}
         self._most_unclaimed = int(kv_cache_config.num_blocks * config.unclaimed_share)
@@ -135,6 +140,8 @@ class Scheduler:
 
     def bind_manager(self, manager: KVCacheManager) -> None:
         self._manager = manager
+        if self._caches_windows:
+            self._uncached = Uncached(manager, self._kv_cache_config)
 
     def meet_workers(self, workers: dict[tuple[int, int], RankAddress]) -> None:
         """Takes note of the workers' addresses, which tickets name."""
@@ -289,6 +296,7 @@ class Scheduler:
         if not params.get("do_remote_prefill"):
             restore = self.saved.allocated(request, blocks, tokens) if self.saved is not None else None
             if restore is not None:
+                self._leave_uncached(request, restore.start, restore.tokens)
                 self._loading[request.request_id] = None
                 self._step.restore[request.request_id] = restore
                 if not self._config.is_exact:
@@ -310,6 +318,7 @@ class Scheduler:
             # vLLM wants less than there is: what is recurrent is not what it was there.
             logger.error("request %s is to be loaded up to token %d of %d", request.request_id, start + tokens, valid)
             ticket = None
+        self._leave_uncached(request, start, tokens)
         computed = waited.computed if waited else None
         self._loading[request.request_id] = ticket
         pushed = ticket is not None and self._config.mode == "push"
@@ -321,6 +330,11 @@ class Scheduler:
             start=start,
             tokens=tokens,
         )
+
+    def _leave_uncached(self, request: Request, start: int, tokens: int) -> None:
+        if self._caches_windows:
+            assert self._uncached is not None, "vLLM has not said what manages its blocks"
+            self._uncached.load(request.request_id, start, start + tokens)
 
     # --- each step -------------------------------------------------------------------
 

@@ -195,6 +195,8 @@ class Layer:
     recurrent: bool = False
     is_ring: bool = False
     """Whether a request has one block, in which a token's place is its position modulo the block's size."""
+    draft: bool = False
+    """Whether it drafts tokens that the model then checks."""
     scratch: int = field(default=0, compare=False)
     """Blocks of a request behind its running state, for drafts."""
 

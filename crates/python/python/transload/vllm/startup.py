@@ -12,11 +12,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 
 from .config import BEFORE, Config, ConfigError, ranks_of
 from .weights import before_loading
-from .windows import has_windows
 
 if TYPE_CHECKING:
     from vllm.config import KVTransferConfig, VllmConfig
-    from vllm.v1.kv_cache_interface import KVCacheConfig
 
 
 def check_early(vllm_config: VllmConfig, real: KVTransferConfig) -> None:
@@ -53,22 +51,6 @@ def check(vllm_config: VllmConfig, real: KVTransferConfig) -> Config:
     if config.wire_codec != "exact" and vllm_config.kv_transfer_config.is_kv_consumer:
         _refuse_what_would_share_it(vllm_config, real, "wire_codec", config.wire_codec, "other servers")
     return config
-
-
-def check_windows(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config) -> None:
-    """Refuses a prefix cache where windows are loaded. Which layers have some is known when vLLM has loaded the model.
-
-    Raises:
-        ConfigError: it names the option.
-    """
-    # Whatever its role, a server loads from a store.
-    loads = vllm_config.kv_transfer_config.is_kv_consumer or config.store is not None
-    if loads and has_windows(kv_cache_config) and vllm_config.cache_config.enable_prefix_caching:
-        # A window begins within a block. What is before it is not loaded, but vLLM would cache the block as a whole.
-        raise ConfigError(
-            "some layers see a window of the tokens before theirs: a server that loads such blocks has to be started "
-            "with --no-enable-prefix-caching so far"
-        )
 
 
 def _refuse_what_is_not_handled(vllm_config: VllmConfig, config: Config) -> None:

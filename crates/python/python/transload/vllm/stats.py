@@ -39,6 +39,7 @@ class Stats(KVConnectorStats):
             "chunks": {},  # how many jointly contiguous chunks, by their bytes, rounded up to a power of two
             "failures": {},  # loads by why they failed
             "leases": {},  # by how they ended
+            "drafts": {},  # loads without caches of drafts: the source had none, or this server takes none
             "pushed": 0,  # routes, each from one rank to one other, that an owner has pushed into blocks here
             "busy": 0.0,  # seconds with a transfer under way, added up over ranks
         } | {f"store_{name}": {} for name in _STORE}
@@ -66,6 +67,10 @@ class Stats(KVConnectorStats):
     def failed(self, kind: str) -> None:
         """Counts a load that failed on this rank."""
         _add(self.data["failures"], kind, 1)
+
+    def skipped_drafts(self, what: str) -> None:
+        """Counts a load that came without caches of drafts, because one side has none."""
+        _add(self.data["drafts"], what, 1)
 
     def store_did(self, call: str, seconds: float) -> None:
         """Counts a call of the store that went well."""
@@ -128,6 +133,7 @@ class Stats(KVConnectorStats):
         if self.data["busy"]:
             figures["Busy s"] = round(self.data["busy"], 3)
         figures |= {f"Failed ({kind})": count for kind, count in sorted(self.data["failures"].items())}
+        figures |= {f"Drafts {what}": count for what, count in sorted(self.data["drafts"].items())}
         figures |= {f"Leases {end}": count for end, count in sorted(self.data["leases"].items())}
         figures |= {f"Tokens {what} (store)": count for what, count in sorted(self.data["store_tokens"].items())}
         figures |= {f"Failed (store, {call})": count for call, count in sorted(self.data["store_failures"].items())}
@@ -171,6 +177,9 @@ class PromMetrics(KVConnectorPromMetrics):
         self._bytes = self._counter("bytes", "Bytes loaded, by the path they took.", "path")
         self._failures = self._counter("failures", "Loads that failed on a rank, by kind.", "kind")
         self._leases = self._counter("leases_ended", "Leases of this server that ended, by how.", "end")
+        self._drafts = self._counter(
+            "drafts", "Loads of a rank whose drafts were zeroed, or skipped, because only one of the two servers has any.", "what"
+        )
         self._store = {
             f"store_{name}": self._counter(f"store_{name}", documentation, label)
             for name, (label, documentation) in _STORE.items()
@@ -192,6 +201,7 @@ class PromMetrics(KVConnectorPromMetrics):
         self._busy.labels(*labels).inc(transfer_stats_data["busy"])
         self._pushed.labels(*labels).inc(transfer_stats_data["pushed"])
         counters = {"paths": self._bytes, "chunks": self._chunks, "failures": self._failures, "leases": self._leases}
+        counters["drafts"] = self._drafts
         for name, metric in (counters | self._store).items():
             for key, count in transfer_stats_data[name].items():
                 metric.labels(*labels, key).inc(count)

@@ -103,6 +103,7 @@ class Worker:
         self._misfits = Misfits(self._identity, f"{self._any_address}:0")
         self._stats = Stats()
         self._counted: dict[str, Any] = {}
+        self._told_of_drafts: set[str] = set()
         self._incarnation = 0
         self._agent_has_stopped = False
         self.saved: SavedWorker | None = None
@@ -432,7 +433,24 @@ class Worker:
             self._failed(request_id, loading, error)
             return False
         self._stats.loaded(report, time.monotonic() - loading.begun)
+        for what, groups in ("zeroed", report["skipped_here"]), ("skipped", report["skipped_there"]):
+            if groups:
+                self._stats.skipped_drafts(what)
+                self._tell_of_drafts(what, groups)
         return True
+
+    def _tell_of_drafts(self, what: str, groups: list[str]) -> None:
+        if what in self._told_of_drafts or self._rank:
+            return
+        self._told_of_drafts.add(what)
+        if what == "zeroed":
+            logger.warning(
+                "prefill servers have no drafts (%s): answers stay what they are, but fewer drafts are accepted for what was loaded; start them "
+                "with this server's --speculative-config",
+                ", ".join(groups),
+            )
+        else:
+            logger.warning("prefill servers compute drafts (%s) that this server has no use for", ", ".join(groups))
 
     def _failed(self, request_id: str, loading: _Loading, error: TransloadError) -> None:
         kind = error.kind if isinstance(error, TransferError) else _KINDS[type(error)]
