@@ -13,10 +13,12 @@ mod completion;
 #[cfg_attr(not(feature = "cuda"), path = "no_cuda.rs")]
 mod cuda;
 mod deployment;
+mod device;
 mod digest;
 mod errors;
 mod identity;
 mod in_process;
+mod kind;
 mod lease;
 mod llama;
 mod logs;
