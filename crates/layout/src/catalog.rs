@@ -29,6 +29,8 @@ mod config;
 mod deepseek_v4;
 mod dots3_note;
 mod falcon_h1;
+mod family;
+mod format;
 mod gdn;
 mod gemma;
 mod glm5_next;
@@ -43,6 +45,7 @@ mod mamba2;
 mod minimax;
 mod minimax_m3;
 mod mla;
+mod model;
 mod nemotron_h;
 mod packed;
 mod presets;
@@ -50,6 +53,7 @@ mod recurrent;
 mod refused;
 mod renamed;
 mod serve;
+mod unknown;
 mod unread;
 mod vllm;
 mod window;
@@ -57,56 +61,15 @@ mod window_heads;
 mod wrapper;
 mod zamba2;
 
-use thiserror::Error;
-
 pub use self::config::{Assumption, CacheDtype, ConfigError};
-use self::config::{Config, Presets};
-use self::layers::Layers;
-pub use self::packed::Packed;
+use self::family::Kin;
+pub use self::format::Packed;
+pub use self::model::{Model, ModelGroup, Options};
 pub use self::serve::{Engine, Serving};
+pub use self::unknown::UnknownFamily;
 pub use self::vllm::HybridPage;
 use self::wrapper::TextPart;
-use crate::deployment::LayerSet;
-use crate::document::{Value, nearest};
-use crate::spec::Spec;
-
-/// The caches of a model in total, independent of the number of ranks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Model {
-    /// The `model_type` of its text part.
-    pub family: String,
-    /// The number of layers, including those without a cache.
-    pub num_layers: u32,
-    /// The caches of the layers. A layer may be in several groups, or in none.
-    pub groups: Vec<ModelGroup>,
-    /// Values that were assumed because the config lacks their keys.
-    pub assumed: Vec<Assumption>,
-    /// The `model_type` around its text part, if that is no known wrapper.
-    pub wrapper: Option<String>,
-    /// Paths of keys that were not read and may change what is cached: no known config class has such a key without
-    /// influence on the cache.
-    pub unread: Vec<String>,
-    /// The packed format of its keys, values or latents, if any. Their sizes are then those of rows, in bytes.
-    pub packed: Option<Packed>,
-}
-
-/// Layers that cache the same and share block tables.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModelGroup {
-    /// The name: `attn`, `window`, `mamba`, …
-    pub name: String,
-    /// Global layer ids, counted from 0.
-    pub layers: LayerSet,
-    /// The cache of each layer: one spec, or those of one page.
-    pub specs: Vec<Spec>,
-}
-
-/// Choices of an operator that a config does not contain.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
-    /// The type of cached keys, values and latents, if it is not the model's own.
-    pub cache_dtype: Option<CacheDtype>,
-}
+use crate::document::Value;
 
 impl Model {
     /// Reads the config of a text model, or of a model that contains one.
@@ -116,7 +79,7 @@ impl Model {
     pub fn from_config(config: &Value, options: &Options) -> Result<Self, ConfigError> {
         let part = TextPart::of(config)?;
         let known = kins().find_map(|kin| kin.member(part.family));
-        let (caches, presets) = known.ok_or_else(|| UnknownFamily::of(part.family))?;
+        let (caches, presets) = known.ok_or_else(|| UnknownFamily::of(part.family, Self::families().collect()))?;
         let table = part.config(presets, options.cache_dtype);
         let layers = caches(&table)?;
         let (packed, layers) = match table.wanted_cache()? {
@@ -136,20 +99,6 @@ impl Model {
     pub fn families() -> impl Iterator<Item = &'static str> {
         let members = kins().flat_map(|kin| kin.members);
         members.map(|(family, _)| *family)
-    }
-}
-
-type Caches = fn(&Config<'_>) -> Result<Layers, ConfigError>;
-
-struct Kin {
-    members: &'static [(&'static str, Presets)],
-    caches: Caches,
-}
-
-impl Kin {
-    fn member(&self, family: &str) -> Option<(Caches, Presets)> {
-        let member = self.members.iter().find(|(name, _)| *name == family);
-        member.map(|(_, presets)| (self.caches, *presets))
     }
 }
 
@@ -189,48 +138,4 @@ const CATALOG: &[&[Kin]] = &[
 
 fn kins() -> impl Iterator<Item = &'static Kin> {
     CATALOG.iter().copied().flatten()
-}
-
-/// The error for a family that is not in the catalog.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{}", self.text())]
-pub struct UnknownFamily {
-    /// The `model_type`.
-    pub family: String,
-    /// The known families with the most similar names, the nearest first.
-    pub nearest: Vec<&'static str>,
-    /// The data that no kind of spec describes, if that is the reason why the family is not in the catalog.
-    pub why: Option<&'static str>,
-}
-
-impl UnknownFamily {
-    const NEAREST: usize = 5;
-
-    fn of(family: &str) -> Self {
-        let known: Vec<&str> = Model::families().collect();
-        // Prefer names with the same stem: a new release of a family usually differs in what follows its name.
-        fn stem(name: &str) -> &str {
-            let end = name.find(|letter: char| !letter.is_ascii_alphabetic());
-            name.get(..end.unwrap_or(name.len())).unwrap_or(name)
-        }
-        let mut nearest: Vec<&str> = nearest(family, &known).collect();
-        nearest.sort_by_key(|known| stem(family).is_empty() || stem(known) != stem(family));
-        nearest.truncate(Self::NEAREST);
-        Self { family: family.to_owned(), nearest, why: refused::why(family) }
-    }
-
-    fn text(&self) -> String {
-        let family = Value::Text(self.family.clone()).describe();
-        match self.why {
-            Some(why) => {
-                format!("model_type: {family} is refused: {why}; no kind of spec says that")
-            }
-            None => {
-                format!(
-                    "model_type: {family} is not a model family of the catalog; the nearest are {}",
-                    self.nearest.join(", ")
-                )
-            }
-        }
-    }
 }

@@ -30,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bounds;
 pub mod catalog;
 mod deployment;
 pub mod document;
@@ -42,7 +43,8 @@ mod slice;
 pub mod spec;
 mod view;
 
-pub use deployment::{Deployment, DeploymentBuilder, Group, GroupBuilder, LayerSet, MAX_LAYERS, Rank};
+pub use bounds::MAX_LAYERS;
+pub use deployment::{Deployment, DeploymentBuilder, Group, GroupBuilder, LayerSet, Rank};
 pub use dtype::Dtype;
 pub use footprint::Footprint;
 pub use order::Order;

@@ -3,10 +3,11 @@
 mod error;
 mod level;
 mod placer;
-
-use serde::{Deserialize, Serialize};
+mod shape;
 
 pub(crate) use error::{Field, PlacementError};
+pub use shape::Allocation;
+pub(crate) use shape::Shape;
 
 use crate::order::{Letter, Order, OrderError};
 use crate::spec::Spec;
@@ -14,30 +15,6 @@ use crate::view::{ALLOCATION_BITS, Axis, ComponentView, Dim};
 use error::sum;
 use level::Level;
 use placer::Placer;
-
-/// Whether a group has one allocation for all layers, or one for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-pub enum Allocation {
-    /// All layers of a rank are in one allocation.
-    #[default]
-    One,
-    /// Each layer has its own allocation.
-    PerLayer,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape<'a> {
-    pub(crate) specs: &'a [Spec],
-    pub(crate) order: Option<&'a Order>,
-    pub(crate) allocation: Allocation,
-    pub(crate) tp: u32,
-    pub(crate) layer_slots: u64,
-    pub(crate) num_blocks: u64,
-    pub(crate) block_size: u64,
-    pub(crate) offset: u64,
-    pub(crate) block_stride: Option<u64>,
-    pub(crate) layer_stride: Option<u64>,
-}
 
 /// The location of a group's bytes on the ranks of one pipeline stage.
 #[derive(Clone, Debug, PartialEq, Eq)]

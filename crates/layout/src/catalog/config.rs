@@ -10,8 +10,8 @@ use std::rc::Rc;
 use thiserror::Error;
 
 use super::UnknownFamily;
-use super::packed::Packed;
-use crate::deployment::{MAX_LAYERS, MAX_SIZE};
+use super::format::Packed;
+use crate::bounds::{MAX_LAYERS, MAX_SIZE};
 use crate::document::Value;
 use crate::dtype::Dtype;
 

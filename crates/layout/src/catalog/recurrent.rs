@@ -7,7 +7,7 @@
 use super::attention::{LayerOverrides, Mask};
 use super::config::{Config, ConfigError};
 use super::layers::Layers;
-use crate::deployment::MAX_LAYERS;
+use crate::bounds::MAX_LAYERS;
 use crate::document::Value;
 use crate::spec::Spec;
 

@@ -2,16 +2,42 @@
 
 use std::ops::Range;
 
-use super::{Deployment, Group, LayerSet, MAX_BLOCKS, MAX_GROUPS, MAX_LAYERS, MAX_RANKS, MAX_SIZE, MAX_SPECS, Stage};
-use crate::document::{Document, GroupDocument, Origin, Report, parse_order};
+use super::{Deployment, Group, LayerSet, Stage};
+use crate::bounds::{MAX_BLOCKS, MAX_GROUPS, MAX_LAYERS, MAX_RANKS, MAX_SIZE, MAX_SPECS};
+use crate::document::{Document, Faults, GroupDocument, Origin, Report, Value, parse_order};
 use crate::order::Order;
 use crate::placement::{Field, Placement, PlacementError, Shape};
 use crate::spec::{FieldValue, Spec};
 
+impl Deployment {
+    /// Reads and checks a document.
+    ///
+    /// # Errors
+    /// All faults of the document, each with its key path.
+    pub fn from_value(value: &Value) -> Result<Self, Faults> {
+        let mut report = Report::default();
+        let checked = Document::read(value, &mut report)
+            .and_then(|(document, origins)| check(document, &origins, &mut report));
+        report.unless(checked)
+    }
+
+    /// Checks a document that is already typed.
+    ///
+    /// # Errors
+    /// All faults of the document, each with its key path.
+    pub fn from_document(document: Document) -> Result<Self, Faults> {
+        let mut report = Report::default();
+        let origins = (0..document.groups.len()).map(|position| Origin { position, ..Origin::default() });
+        let origins: Vec<Origin> = origins.collect();
+        let checked = check(document, &origins, &mut report);
+        report.unless(checked)
+    }
+}
+
 /// Checks everything and reports every fault. Returns `None` if too much is wrong to build a deployment.
 /// Each group has its `origin`. A field that is already reported as faulty is not checked again, nor against other
 /// fields.
-pub(super) fn check(document: Document, origins: &[Origin], report: &mut Report) -> Option<Deployment> {
+fn check(document: Document, origins: &[Origin], report: &mut Report) -> Option<Deployment> {
     // Use 1 in place of a faulty size, so that the rest is checked too.
     let mut tp = report.in_range("tp", document.tp, 1..=MAX_RANKS).unwrap_or(1);
     let pp = report.in_range("pp", document.pp, 1..=MAX_RANKS);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::MAX_LAYERS;
+use crate::bounds::MAX_LAYERS;
 
 /// Global layer ids, ascending and without duplicates.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

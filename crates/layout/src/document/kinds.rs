@@ -3,7 +3,7 @@
 use super::near::closest;
 use super::reader::Reader;
 use super::value::Value;
-use crate::deployment::MAX_SIZE;
+use crate::bounds::MAX_SIZE;
 use crate::dtype::Dtype;
 use crate::spec::{
     Attention, ConvLayout, GdnConv, GdnSsm, Linear, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm, Mla, Opaque,

@@ -4,7 +4,7 @@ use super::field::{Form, Need};
 use super::kinds::read_spec;
 use super::reader::{Faulty, Reader};
 use super::{Document, GroupDocument, Origin, Report, SCHEMA, Value};
-use crate::deployment::{MAX_BLOCKS, MAX_GROUPS, MAX_LAYERS, MAX_RANKS, MAX_SIZE, MAX_SPECS};
+use crate::bounds::{MAX_BLOCKS, MAX_GROUPS, MAX_LAYERS, MAX_RANKS, MAX_SIZE, MAX_SPECS};
 use crate::order::Order;
 use crate::placement::Allocation;
 use crate::spec::{Opaque, Spec};

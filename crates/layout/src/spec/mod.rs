@@ -7,16 +7,16 @@
 //! every method here returns a result or an error for any values and never panics.
 
 mod attention;
+mod field;
 mod geometry;
 mod latent;
 mod recurrent;
-
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use attention::Attention;
+pub use field::FieldValue;
 pub use geometry::{Arrangement, Component, Geometry, States};
 pub use latent::{Mla, Opaque, ScaledLatent};
 pub use recurrent::{ConvLayout, GdnConv, GdnSsm, Linear, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm};
@@ -232,45 +232,6 @@ pub enum ContentSizeError {
     /// The bytes do not fit into 64 bits.
     #[error("the content of a state exceeds 2^64 bytes")]
     TooLarge,
-}
-
-/// The value of a field that both sides must agree on.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum FieldValue {
-    /// A count or size.
-    Number(u64),
-    /// A name.
-    Text(String),
-    /// An optional field that is absent.
-    Absent,
-}
-
-impl From<u64> for FieldValue {
-    fn from(value: u64) -> Self {
-        FieldValue::Number(value)
-    }
-}
-
-impl From<Option<u64>> for FieldValue {
-    fn from(value: Option<u64>) -> Self {
-        value.map_or(FieldValue::Absent, FieldValue::Number)
-    }
-}
-
-impl From<crate::dtype::Dtype> for FieldValue {
-    fn from(value: crate::dtype::Dtype) -> Self {
-        FieldValue::Text(value.name().to_owned())
-    }
-}
-
-impl fmt::Display for FieldValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            FieldValue::Number(n) => write!(f, "{n}"),
-            FieldValue::Text(text) => f.write_str(text),
-            FieldValue::Absent => f.write_str("not given"),
-        }
-    }
 }
 
 #[cfg(test)]
