@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
+use self::network::Network;
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -97,25 +98,6 @@ enum Bench {
     #[cfg(feature = "cuda")]
     #[command(after_help = GPU)]
     Gpu(gpu::Args),
-}
-
-/// The network that a bench runs over.
-#[derive(Debug, clap::Args)]
-struct Network {
-    /// Packet size in bytes, including IP and UDP headers; networks between hosts usually have 1500 or 9000. Needs
-    /// `unshare` and `ip`. Default: 65536, as loopback has it.
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1_280..=65_535))]
-    mtu: Option<u32>,
-}
-
-impl Network {
-    /// Continues in that network, if an MTU is given, and adds a note about it.
-    fn enter(&self, notes: &mut Vec<String>) -> Result<(), Failure> {
-        let Some(mtu) = self.mtu else { return Ok(()) };
-        network::enter(mtu)?;
-        notes.push(format!("over loopback with an MTU of {mtu}"));
-        Ok(())
-    }
 }
 
 pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {

@@ -8,7 +8,6 @@ use std::hash::{BuildHasher, RandomState};
 use clap::Parser;
 
 use super::engines::runtime;
-use super::shapes::Llama;
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -50,43 +49,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     // 32 bits are easy to type and exact in every JSON reader.
     let seed = args.seed.unwrap_or_else(|| u64::from(RandomState::new().hash_one(0) as u32));
-    let report = runtime()?.block_on(moves::run(&args, seed))?;
+    let report = runtime()?.block_on(moves::run(args.tokens, seed, args.host, args.store))?;
     output.show(|| report.json(), || report.table())?;
     Ok(())
-}
-
-/// The prefill side: Llama-3.1-8B, with a pool slightly larger than the request needs.
-fn prefill_shape(tokens: u64) -> Llama {
-    Llama {
-        name: "prefill",
-        model: "llama-3.1-8b",
-        layers: 32,
-        heads: 8,
-        tp: 2,
-        block_size: 16,
-        num_blocks: pool(tokens, 16),
-        order: "NHD",
-    }
-}
-
-fn decode_shape(tokens: u64) -> Llama {
-    Llama { name: "decode", tp: 4, block_size: 64, num_blocks: pool(tokens, 64), order: "HND", ..prefill_shape(tokens) }
-}
-
-/// The third layout, into which saved blocks are restored.
-fn third_shape(tokens: u64) -> Llama {
-    Llama {
-        name: "third",
-        tp: 1,
-        block_size: 32,
-        num_blocks: pool(tokens, 32),
-        order: "BLSHC",
-        ..prefill_shape(tokens)
-    }
-}
-
-/// Returns the blocks that the request needs, an eighth more, and two.
-fn pool(tokens: u64, block_size: u64) -> u32 {
-    let needed = tokens.div_ceil(block_size);
-    (needed + needed / 8 + 2) as u32
 }

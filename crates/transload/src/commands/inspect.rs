@@ -2,10 +2,12 @@
 
 mod report;
 
+use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::{ValueEnum, ValueHint};
 use transload::layout::catalog::{Engine, Serving};
+use transload::layout::document::Value;
 use transload::store::internal::size;
 
 use self::report::Report;
@@ -100,11 +102,23 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     if args.deployment {
         super::model::check_plannable(&model, &called)?;
         let document = deployment.document().to_value();
-        let text = || report::toml(&document, &args, &called);
+        let text = || toml(&document, &args, &called);
         output.show(|| &document, text)?;
         return Ok(());
     }
     let report = Report::new(&model, &called, &serving, &deployment, args.tokens, args.memory)?;
     output.show(|| report.json(), || report.table())?;
     Ok(())
+}
+
+/// Formats a deployment document as TOML, with a comment on its origin.
+fn toml(document: &Value, args: &Args, called: &str) -> String {
+    let mut text = format!("# From {called}. Check that your engine uses the same values:\n");
+    if args.order.is_none() {
+        text.push_str("# order: LBSHC (NHD) unless stated otherwise\n");
+    }
+    let _ = writeln!(text, "# num_blocks: enough for one sequence of {}", number::count(args.tokens, "token"));
+    // Every value of a document can be written as TOML.
+    text.push_str(&toml::to_string(document).unwrap_or_default());
+    text
 }

@@ -8,8 +8,7 @@ use transload::layout::{Axis, Deployment, Rank};
 
 use crate::show::memory::Memory;
 use crate::show::number::{exact_bytes, grouped};
-
-const INDENT: &str = "   ";
+use strip::INDENT;
 
 /// Sketches the layout of a group, given by its index, in lines of at most `width` columns if names allow.
 pub(crate) fn sketch(deployment: &Deployment, index: usize, width: usize) -> String {
