@@ -248,7 +248,7 @@ impl Reader<'_, '_> {
     }
 
     fn conv_layout(&mut self) -> ConvLayout {
-        let names = [("DS", ConvLayout::Ds), ("SD", ConvLayout::Sd)];
+        let names = ConvLayout::ALL.map(|layout| (layout.name(), layout));
         let about = "which axis is outside: channels (DS) or kept taps (SD)";
         self.name("conv_layout", &names, about).unwrap_or(ConvLayout::Sd)
     }

@@ -138,7 +138,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     let planned = Planned::of(&src, &dst, &request, &args.sides, &args.blocks)?;
     let Planned { plan, bound, .. } = &planned;
     if let Some(file) = &args.svg {
-        let scene = Scene { src: &src, dst: &dst, plan, bound, tables: (&planned.tables.0, &planned.tables.1) };
+        let scene = Scene { sides: [&src, &dst], plan, bound, tables: [&planned.tables.0, &planned.tables.1] };
         fs::write(file, plan_svg(&scene)).map_err(|error| not_drawn(file, &error))?;
     }
     if args.emit == Some(Emit::Nixl) {

@@ -18,7 +18,7 @@ const MOST_PANELS: usize = 3;
 pub(crate) fn plan_svg(scene: &Scene<'_>) -> String {
     let mut svg = Svg::default();
     let mut title = scene.names().join(" → ");
-    if let Some(model) = &scene.src.document().model {
+    if let Some(model) = &scene.sides[0].document().model {
         title = format!("{model}: {title}");
     }
     svg.line(36.0, "ink title", 17.0, &title);

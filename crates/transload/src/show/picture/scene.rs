@@ -9,19 +9,18 @@ use super::svg::fit;
 /// A transfer: both sides, the plan between them, and its block tables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scene<'a> {
-    pub(crate) src: &'a Deployment,
-    pub(crate) dst: &'a Deployment,
+    pub(crate) sides: [&'a Deployment; 2],
     pub(crate) plan: &'a Plan,
     pub(crate) bound: &'a BoundPlan,
     /// The tables that `bound` is bound to.
-    pub(crate) tables: (&'a Tables, &'a Tables),
+    pub(crate) tables: [&'a Tables; 2],
 }
 
 impl Scene<'_> {
     /// Returns the sides' own names, or their roles.
     pub(super) fn names(&self) -> [&str; 2] {
-        [(self.src, "source"), (self.dst, "destination")].map(|(side, role)| match side.name() {
-            "" => role,
+        [0, 1].map(|side| match self.sides[side].name() {
+            "" => ["source", "destination"][side],
             name => name,
         })
     }
