@@ -75,14 +75,10 @@ fn delete(context: &Context<'_>) -> Outcome {
     store.put_manifest(&name, b"text")?;
     store.put_manifest(&kept, b"kept")?;
     store.delete_manifest(&name)?;
-    let gone = |store: &super::context::Handle, when: &str| -> Result<(), super::outcome::Stop> {
-        ensure!(store.get_manifest(&name)?.is_none(), "{when}, the deleted manifest is there");
-        Ok(())
-    };
-    gone(&store, "after delete_manifest")?;
-    gone(&context.open()?, "on another handle")?;
+    store.expect_no_manifest(&name, "after delete_manifest")?;
+    context.open()?.expect_no_manifest(&name, "after delete_manifest, on another handle")?;
     store.delete_manifest(&name)?;
-    gone(&store, "after a second delete_manifest")?;
+    store.expect_no_manifest(&name, "after a second delete_manifest")?;
     store.expect_manifest(&kept, b"kept", "after another one was deleted")?;
     store.put_manifest(&name, b"again")?;
     store.expect_manifest(&name, b"again", "put again")?;
@@ -137,10 +133,7 @@ fn two_handles(context: &Context<'_>) -> Outcome {
         to.expect_manifest(&name, data.as_bytes(), "after put_manifest on another handle")?;
         if round % 3 == 2 {
             from.delete_manifest(&name)?;
-            ensure!(
-                to.get_manifest(&name)?.is_none(),
-                "after delete_manifest on another handle, the manifest is there"
-            );
+            to.expect_no_manifest(&name, "after delete_manifest on another handle")?;
         }
     }
     Ok("each handle saw at once what the other did".into())

@@ -1,8 +1,8 @@
 //! Items about names of manifests: they are all distinct, and none is a path.
 
-use super::context::{Context, shortened};
+use super::context::Context;
 use super::item::{Item, must, ours};
-use super::outcome::{Outcome, Stop, ensure};
+use super::outcome::{Outcome, Stop};
 use crate::name::ManifestName;
 
 pub(super) const ITEMS: &[Item] = &[
@@ -25,11 +25,7 @@ fn check_distinct(context: &Context<'_>, names: &[ManifestName]) -> Result<(), S
     let store = context.open()?;
     let value = |n: usize| format!("manifest {n}").into_bytes();
     for (n, name) in names.iter().enumerate() {
-        ensure!(
-            store.get_manifest(name)?.is_none(),
-            "before it was put, manifest {:?} is there: another name is the same",
-            shortened(name.as_str())
-        );
+        store.expect_no_manifest(name, "after only other names were put")?;
         store.put_manifest(name, &value(n))?;
     }
     let other = context.open()?;
@@ -43,11 +39,7 @@ fn check_distinct(context: &Context<'_>, names: &[ManifestName]) -> Result<(), S
         if n % 2 == 0 {
             other.expect_manifest(name, &value(n), "after others were deleted")?;
         } else {
-            ensure!(
-                other.get_manifest(name)?.is_none(),
-                "manifest {:?} is there after it was deleted",
-                shortened(name.as_str())
-            );
+            other.expect_no_manifest(name, "after it was deleted")?;
         }
     }
     Ok(())

@@ -161,14 +161,14 @@ toys! {
         "manifest-atomic": "had returned",
     ]
     names_are_paths: NameAsPath exactly [
-        "names-distinct": "another name is the same",
-        "names-no-paths": "another name is the same",
+        "names-distinct": "after only other names were put",
+        "names-no-paths": "after only other names were put",
     ]
-    names_are_cut: NameCut exactly ["names-long": "another name is the same"]
+    names_are_cut: NameCut exactly ["names-long": "after only other names were put"]
     names_have_no_case: NameFolded exactly [
-        "names-case": "another name is the same",
-        "names-distinct": "another name is the same"]
-    a_slash_is_replaced: NameReplaced exactly ["names-distinct": "another name is the same"]
+        "names-case": "after only other names were put",
+        "names-distinct": "after only other names were put"]
+    a_slash_is_replaced: NameReplaced exactly ["names-distinct": "after only other names were put"]
     names_that_are_folders_are_refused: NameRefused exactly ["names-no-paths": "it is a path"]
     chunks_are_published_too_late: LateChunks among_others [
         "publish": "after put_manifest, on a handle that was open before, the chunk is missing",
@@ -214,7 +214,7 @@ toys! {
     a_missing_value_is_empty: EmptyForMissing among_others [
         "chunk-missing": "returned 0 and 0 bytes",
         "manifest-missing": "returned 0 and 0 bytes",
-        "manifest-delete": "the deleted manifest is there",
+        "manifest-delete": "after delete_manifest",
     ]
     a_missing_value_is_an_error: ErrorForMissing among_others [
         "chunk-missing": "there is nothing",
@@ -225,7 +225,7 @@ toys! {
         "model": "delete_manifest failed",
     ]
     deleting_does_nothing: DeleteNothing among_others [
-        "manifest-delete": "the deleted manifest is there",
+        "manifest-delete": "after delete_manifest",
         "two-handles": "after delete_manifest on another handle",
     ]
     deleting_a_manifest_takes_its_chunks: DeleteTakesChunks exactly [
