@@ -32,9 +32,9 @@ pub(crate) mod tls;
 mod validity;
 
 pub use authority::{Authority, AuthorityError};
-pub(crate) use certificate::PeerIdentityError;
+pub use certificate::PeerIdentityError;
 pub use files::{IdentityFileError, names_in, open_keys};
-pub use name::{PeerIdentity, default_instance, new_incarnation, random_cluster_name};
+pub use name::{PeerIdentity, PeerUriError, default_instance, new_incarnation, random_cluster_name};
 pub(crate) use proof::Renewals;
 pub use proof::{Identity, IdentityError};
 pub use renewal::RenewalError;

@@ -36,9 +36,9 @@ pub use agent::{
 };
 pub use data::{DataOptions, Region};
 pub use identity::{
-    Authority, AuthorityError, Identity, IdentityError, IdentityFileError, RenewalError, TicketSecret, Validity,
+    Authority, AuthorityError, Identity, IdentityError, IdentityFileError, PeerIdentityError, PeerUriError, RenewalError, TicketSecret, Validity,
 };
-pub use quic::QuicOptions;
+pub use quic::{EndpointsError, QuicOptions, QuicOptionsError};
 pub use transload_layout::Rank;
 pub use transload_memory::Memory;
 pub use transload_plan::content::{Content, ContentDigest};

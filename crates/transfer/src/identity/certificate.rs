@@ -6,7 +6,7 @@ use rustls_pki_types::CertificateDer;
 use thiserror::Error;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use super::name::{PeerIdentity, SCHEME, UriError, authority_uri, parse_authority_uri};
+use super::name::{PeerIdentity, PeerUriError, SCHEME, authority_uri, parse_authority_uri};
 use super::validity::Validity;
 use transload_plan::ids::{ClusterName, ServiceName};
 
@@ -16,6 +16,7 @@ pub(crate) const MAX_CERTIFICATE_BYTES: usize = 16 * 1024;
 /// The reason why a certificate does not name its holder, or names another one than expected.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum PeerIdentityError {
     /// The peer presented no certificate.
     #[error("no certificate")]
@@ -34,7 +35,7 @@ pub enum PeerIdentityError {
     Ambiguous { count: usize },
     /// The URI is not that of an agent.
     #[error("the certificate's {SCHEME} URI is not one of an agent")]
-    Uri(#[from] UriError),
+    Uri(#[from] PeerUriError),
     /// The holder belongs to another cluster.
     #[error("the certificate is of cluster {actual}, not {expected}")]
     WrongCluster { expected: ClusterName, actual: ClusterName },
