@@ -81,7 +81,7 @@ async fn a_codec_is_refused_where_it_cannot_be() {
     let owner = pair.src.agent.id();
     assert_eq!(
         refused(Codec::Q8, PathSet::ANY, false).await,
-        format!("it cannot come as q8: agent {owner} does not send so: it has to have it among its codecs")
+        format!("it cannot come as q8: agent {owner} does not send so: it must have it among its codecs")
     );
     assert_eq!(
         refused(Codec::Q4, PathSet::LOCAL, false).await,

@@ -310,7 +310,7 @@ fn bad_configs_are_told_what_is_wrong() {
         (r#"{"model_type": "lama"}"#, "\"lama\" is not a model family of the catalog; the nearest are llama"),
         (
             r#"{"model_type": "llama", "num_key_value_heads": "8"}"#,
-            "config.json: num_key_value_heads: has to be a whole number, not \"8\"",
+            "config.json: num_key_value_heads: must be a whole number, not \"8\"",
         ),
         (
             r#"{"model_type": "llama", "num_hidden_layers": 1000000000000}"#,

@@ -155,7 +155,7 @@ fn all_faults_of_a_document_are_told_at_once() {
     for part in [
         "a.toml",
         "3 faults",
-        "tp: has to be from 1 to 4096, not 0",
+        "tp: must be from 1 to 4096, not 0",
         "group[0].spec[0].head: is not a field here; did you mean heads?",
         "group[0].spec[0].heads: is missing",
     ] {
@@ -255,7 +255,7 @@ fn a_document_of_one_line_is_not_printed_whole() {
     let syntax = told("a.json");
     assert!(syntax.contains("at line 1 column 200008"), "{syntax}");
     let faults = told("a.toml");
-    assert!(faults.contains("tp: has to be from 1 to"), "{faults}");
+    assert!(faults.contains("tp: must be from 1 to"), "{faults}");
 }
 
 #[test]

@@ -46,7 +46,7 @@ async fn a_ring_that_is_not_as_announced_is_never_used() {
         ),
         (
             "a file",
-            "no memfd",
+            "not a memfd",
             Box::new(|| {
                 let file = std::fs::File::open("/proc/self/exe").unwrap();
                 gift(good.clone(), vec![file.into()])
@@ -93,7 +93,7 @@ async fn sockets_that_do_not_exist_hand_nothing_over() {
     let to = Destination::in_a(Town::new());
     let nobody = format!("transload-{}", "0".repeat(32));
     for (request, socket, why) in [
-        (6, nobody, Some("nobody listens")),
+        (6, nobody, Some("no process listens")),
         // What cannot be a name of ours is no offer: the honest one may still come.
         (10, "/proc/self/mem".to_owned(), None),
     ] {

@@ -61,13 +61,13 @@ impl Packed {
         let specs = model.groups.iter().flat_map(|group| &group.specs);
         (self == Self::Nvfp4 && specs.into_iter().any(attention)).then_some(
             "nvfp4 keeps the scales of a block behind its elements, so what a window or a chunk needs of a block \
-             is no run of bytes",
+             is not one run of bytes",
         )
     }
 
     fn rows(self, key: u64, value: u64) -> Result<(u64, u64), ConfigError> {
         let multiple = |of: u64| match [key, value].iter().find(|size| !size.is_multiple_of(of)) {
-            Some(size) => Err(self.misfit(format!("heads of {size} elements are no multiple of {of}"))),
+            Some(size) => Err(self.misfit(format!("heads of {size} elements are not a multiple of {of}"))),
             None => Ok(()),
         };
         let bits = |elements: u64, bits: u64| (elements * bits).div_ceil(8);
@@ -101,7 +101,7 @@ impl Packed {
         match self {
             Self::Int8PerTokenHead | Self::Fp8PerTokenHead => Ok(elements + 8),
             Self::Int4PerTokenHead if elements.is_multiple_of(2) => Ok(elements / 2 + 8),
-            _ => Err(self.misfit("this model caches latents, which it is no format of".to_owned())),
+            _ => Err(self.misfit("this model caches latents, which the format does not pack".to_owned())),
         }
     }
 

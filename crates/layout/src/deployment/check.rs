@@ -16,8 +16,8 @@ impl Deployment {
     /// All faults of the document, each with its key path.
     pub fn from_value(value: &Value) -> Result<Self, Faults> {
         let mut report = Report::default();
-        let checked = Document::read(value, &mut report)
-            .and_then(|(document, origins)| check(document, &origins, &mut report));
+        let checked =
+            Document::read(value, &mut report).and_then(|(document, origins)| check(document, &origins, &mut report));
         report.unless(checked)
     }
 
@@ -83,7 +83,7 @@ fn stages(
         && !report.has("num_layers")
         && (total < highest || total > MAX_LAYERS)
     {
-        let problem = format!("has to be from {highest} (the groups' layers) to {MAX_LAYERS}, not {total}");
+        let problem = format!("must be from {highest} (the groups' layers) to {MAX_LAYERS}, not {total}");
         report.add("num_layers", problem);
     }
     let known = layers.iter().all(Option::is_some) || document.num_layers.is_some();
@@ -128,7 +128,7 @@ fn check_name(earlier: &[GroupDocument], group: &GroupDocument, path: &str, repo
     let path = format!("{path}.name");
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-+/".contains(c);
     if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
-        let problem = "has to be 1 to 64 letters, digits or any of . _ - + /";
+        let problem = "must be 1 to 64 letters, digits or any of . _ - + /";
         report.add_once(path, problem);
     } else if earlier.iter().any(|other| other.name == *name) {
         report.add_once(path, format!("\"{name}\" is the name of an earlier group"));
@@ -281,7 +281,7 @@ fn check_spec(spec: &Spec, tp: u32, path: &str, report: &mut Report) {
     if let Spec::Indexer(indexer) = spec
         && indexer.sliding_window.is_some()
     {
-        report.add(format!("{path}.sliding_window"), "is no field of an indexer");
+        report.add(format!("{path}.sliding_window"), "is not a field of an indexer");
     }
     if report.has(path) {
         return;

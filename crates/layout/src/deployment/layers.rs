@@ -22,7 +22,7 @@ impl LayerSet {
                 let digits = digits.trim();
                 let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
                 if !plain {
-                    return Err(format!("\"{part}\" is no layer and no range of layers; write ids as 0-3,7"));
+                    return Err(format!("\"{part}\" is neither a layer nor a range of layers; write ids as 0-3,7"));
                 }
                 match digits.parse::<u64>() {
                     Ok(id) if id < MAX_LAYERS => Ok(id as u32),

@@ -67,7 +67,7 @@ pub(super) fn read_spec(reader: &mut Reader<'_, '_>) -> Option<Spec> {
         Some(Value::Text(name)) => name,
         other => {
             let found = other.map_or("missing".to_owned(), Value::describe);
-            let problem = format!("has to be one of {}; it is {found}", names().join(", "));
+            let problem = format!("must be one of {}; it is {found}", names().join(", "));
             reader.fault("kind", problem);
             return None;
         }
@@ -76,7 +76,7 @@ pub(super) fn read_spec(reader: &mut Reader<'_, '_>) -> Option<Spec> {
         let close = closest(name, &names())
             .map(|close| format!("did you mean \"{close}\"?"))
             .unwrap_or_else(|| format!("the kinds are {}", names().join(", ")));
-        reader.fault("kind", format!("\"{name}\" is no kind of spec; {close}"));
+        reader.fault("kind", format!("\"{name}\" is not a kind of spec; {close}"));
         return None;
     };
     Some(kind.read(reader))

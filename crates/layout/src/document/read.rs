@@ -194,7 +194,7 @@ fn read_order(reader: &mut Reader<'_, '_>, about: &'static str) -> Result<Option
                 .map(|order| order.to_string())
                 .map_err(|error| error.to_string())
         }
-        Some(other) => Err(format!("has to be an order such as \"LBSHC\", not {}", other.describe())),
+        Some(other) => Err(format!("must be an order such as \"LBSHC\", not {}", other.describe())),
     };
     parsed.map(Some).map_err(|problem| reader.fault("order", problem))
 }

@@ -6,18 +6,18 @@ use super::outcome::{Outcome, Stop};
 use crate::name::ManifestName;
 
 pub(super) const ITEMS: &[Item] = &[
-    must("names-case", "a name is its bytes: names that differ in the case of a letter are different", case),
+    must("names-case", "names are compared as bytes: two that differ in the case of a letter are different", case),
     ours(
         "names-distinct",
-        "names that differ in one byte, in case, in escapes or in how Unicode writes them are different",
+        "names that differ in one byte, in case, in escapes or in Unicode normalization are different",
         distinct,
     ),
     ours(
         "names-no-paths",
-        "a name is never a path: `../x`, `/x`, `.`, `chunks` and the like are names like others",
+        "a name is never a path: `../x`, `/x`, `.`, `chunks` and the like are ordinary names",
         no_paths,
     ),
-    ours("names-long", "names have up to 1,024 bytes, all of which count", long),
+    ours("names-long", "names may have up to 1,024 bytes, and every byte distinguishes them", long),
 ];
 
 /// Puts a manifest under each name, reads all, removes every other one and reads all again.

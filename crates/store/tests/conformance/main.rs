@@ -130,14 +130,14 @@ toys! {
         "chunk-first-stays": "put_chunk of other bytes returned 0",
         "chunk-empty": "put_chunk of no bytes returned 0 again",
         "reopen": "put_chunk of the same returned 0",
-        "model": "returned 0, and it was there",
+        "model": "returned 0, but it was there",
     ]
     the_first_put_returns_1: FirstPutThere exactly [
         "chunk-again": "the first put_chunk returned 1",
         "chunk-missing": "put_chunk after a get_chunk that found nothing returned 1",
         "chunk-empty": "returned 1 at first",
         "two-namespaces": "returned 1",
-        "model": "returned 1, and nobody had put it",
+        "model": "returned 1, but it was never put",
     ]
     the_last_bytes_win: LastWriterWins exactly [
         "chunk-first-stays": "after other bytes were put under its hash, the chunk differs",
