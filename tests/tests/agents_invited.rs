@@ -6,10 +6,8 @@ use std::time::Duration;
 use tokio::time::sleep;
 use transload_layout::Rank;
 use transload_tests::pair::{Pair, Side};
-use transload_transfer::wire::Refusal;
 use transload_transfer::{
-    AgentOptions, Content, Direction, JobError, Lease, LeaseEnd, LeaseRequest, LeaseSetId, Path, PathSet, PullRequest,
-    Role, Roles, TransferError,
+    AgentOptions, Direction, Lease, LeaseEnd, LeaseRequest, LeaseSetId, Path, PathSet, PullRequest,
 };
 
 const LEASED: LeaseSetId = LeaseSetId([1; 16]);
@@ -94,19 +92,6 @@ async fn leaves_its_connection_to_idle() {
 }
 
 #[tokio::test]
-async fn comes_before_its_lease() {
-    let pair = Pair::default();
-    let expected = pair.expected();
-    let pull = pair.dst.agent.start_pull(request(&pair, LEASED, OPENED));
-    let pull = pull.await.unwrap();
-    sleep(Duration::from_millis(100)).await;
-    let leases = pair.leases(&pair.src, LEASED, false).await;
-    pull.finish().await.unwrap();
-    assert_eq!(pair.found(), expected);
-    all_end(leases, LeaseEnd::Completed).await;
-}
-
-#[tokio::test]
 async fn comes_layer_by_layer() {
     let pair = Pair::default();
     let expected = pair.expected();
@@ -129,60 +114,6 @@ async fn comes_layer_by_layer() {
 }
 
 #[tokio::test]
-async fn of_other_content_is_refused() {
-    let pair = Pair::default();
-    let before = pair.found();
-    let leases = pair.leases(&pair.src, LEASED, false).await;
-    let mut request = request(&pair, LEASED, OPENED);
-    request.content = Content::first(2, &[7, 7]).unwrap().digest();
-    let refused = pair.dst.agent.pull(request).await.unwrap_err();
-    assert_eq!(refused.kind(), "content", "{refused}");
-    assert_eq!(pair.found(), before, "nothing was written");
-    is_over(&pair.dst).await;
-    // For what it is, the ticket is as good as before.
-    let right = self::request(&pair, LEASED, LeaseSetId([3; 16]));
-    pair.dst.agent.pull(right).await.unwrap();
-    all_end(leases, LeaseEnd::Completed).await;
-}
-
-#[tokio::test]
-async fn with_a_consumed_ticket_is_refused() {
-    let pair = Pair::default();
-    let leases = pair.leases(&pair.src, LEASED, false).await;
-    let first = request(&pair, LEASED, OPENED);
-    pair.dst.agent.pull(first).await.unwrap();
-    all_end(leases, LeaseEnd::Completed).await;
-    let again = request(&pair, LEASED, LeaseSetId([3; 16]));
-    let refused = pair.dst.agent.pull(again).await.unwrap_err();
-    assert_eq!(refused.kind(), "consumed", "{refused}");
-}
-
-#[tokio::test]
-async fn takes_the_role_to_serve() {
-    let pair = Pair::with_roles([Roles::all(), Roles::NONE.with(Role::Pull)]);
-    let leases = pair.leases(&pair.src, LEASED, false).await;
-    let request = request(&pair, LEASED, OPENED);
-    let refused = pair.dst.agent.pull(request).await.unwrap_err();
-    assert!(
-        matches!(refused, TransferError::Job(JobError::NotPushed { refusal: Refusal::RoleMissing { .. }, .. })),
-        "{refused}"
-    );
-    all_end(leases, LeaseEnd::Cancelled).await;
-}
-
-#[tokio::test]
-async fn takes_the_role_to_push_of_the_owner() {
-    let pair = Pair::with_roles([Roles::NONE.with(Role::Serve), Roles::all()]);
-    let leases = pair.leases(&pair.src, LEASED, false).await;
-    // It would take the timeout, were it not seen at once.
-    let refused = pair.dst.agent.pull(request(&pair, LEASED, OPENED)).await;
-    let refused = refused.unwrap_err();
-    assert_eq!(refused.kind(), "refused", "{refused}");
-    all_end(leases, LeaseEnd::Cancelled).await;
-    is_over(&pair.dst).await;
-}
-
-#[tokio::test]
 async fn that_is_given_up_gives_the_blocks_back_on_both_sides() {
     let pair = Pair::default();
     let leases = unfinished(&pair).await;
@@ -200,19 +131,6 @@ async fn that_is_given_up_gives_the_blocks_back_on_both_sides() {
     // Long before they would expire.
     all_end(leases, LeaseEnd::Cancelled).await;
     is_over(&pair.dst).await;
-}
-
-#[tokio::test]
-async fn fails_when_the_owner_gives_up() {
-    let pair = Pair::default();
-    let leases = unfinished(&pair).await;
-    let pull = pair.dst.agent.start_pull(request(&pair, LEASED, OPENED));
-    let pull = pull.await.unwrap();
-    sleep(Duration::from_millis(100)).await;
-    leases[1].cancel().await.unwrap();
-    let failed = pull.finish().await.unwrap_err();
-    assert_eq!(failed.kind(), "failed", "{failed}");
-    all_end(leases, LeaseEnd::Cancelled).await;
 }
 
 #[tokio::test]
