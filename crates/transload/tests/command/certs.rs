@@ -1,8 +1,6 @@
 //! `transload certs`.
 
-mod common;
-
-use common::typed;
+use crate::common::typed;
 use transload::transfer::{Identity, ServiceName};
 
 #[test]

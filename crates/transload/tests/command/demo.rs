@@ -1,12 +1,10 @@
 //! The demo, with a short request.
 
-mod common;
-
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{command, transload};
+use crate::common::{command, transload};
 
 /// The time in which a process has to notice that the other has ended. It is generous, for busy machines.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,11 +1,9 @@
 //! `transload store llama`.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Ran, root, transload};
+use crate::common::{Ran, root, transload};
 use serde_json::json;
 
 /// A file of 20 tokens saved by llama.cpp of llama-cpp-python 0.3.36.

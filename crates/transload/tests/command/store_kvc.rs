@@ -1,12 +1,10 @@
 //! `transload store kvc`.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Ran, root, transload};
+use crate::common::{Ran, root, transload};
 use serde_json::{Value, json};
 
 /// The folder of the vectors made by erllama.

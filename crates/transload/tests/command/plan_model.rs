@@ -1,11 +1,9 @@
 //! `transload plan` with a model and short descriptions of two sides, and further output about a plan.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{DST, Ran, SRC, document, pair, typed};
+use crate::common::{DST, Ran, SRC, document, pair, typed};
 use serde_json::{Value, json};
 
 /// The folder with the canonical model's config.
@@ -268,7 +266,7 @@ fn suggested(config: &Path, sides: &str) -> Value {
 /// Either side could take the other's order. Both suggestions are made, since a user may control only one side.
 #[test]
 fn either_side_may_change_for_the_same_gain() {
-    let config = common::root().join("docs/examples/models/llama-3.1-70b.json");
+    let config = crate::common::root().join("docs/examples/models/llama-3.1-70b.json");
     let told = suggested(&config, "--from-side tp=4,order=NHD --to-side tp=4,order=HND");
     let best = told["best"].as_array().expect("a list");
     let of = |from, to| {
@@ -281,7 +279,7 @@ fn either_side_may_change_for_the_same_gain() {
 
 #[test]
 fn convolutions_laid_out_alike_are_suggested() {
-    let config = common::root().join("docs/examples/models/nemotron-h-8b.json");
+    let config = crate::common::root().join("docs/examples/models/nemotron-h-8b.json");
     let told = suggested(&config, "--from-side tp=1,order=HND,conv=DS --to-side tp=2,order=HND");
     let advice = told["advice"].as_str().expect("a sentence");
     assert!(advice.starts_with("Give the destination convolutions laid out as DS: "), "{advice}");

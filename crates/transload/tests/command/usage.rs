@@ -1,11 +1,9 @@
 //! Tests of behaviour common to all commands: help, exit codes, streams.
 
-mod common;
-
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use common::{command, transload};
+use crate::common::{command, transload};
 
 /// Returns every command, as typed.
 fn commands() -> Vec<Vec<&'static str>> {
@@ -75,8 +73,8 @@ fn help_on_stores_fits_into_80_columns() {
 #[test]
 fn every_command_is_in_the_help_and_the_book() {
     let help = transload(&["--help"]).stdout;
-    let book =
-        std::fs::read_to_string(common::root().join("docs/src/reference/command-line.md")).expect("the page is there");
+    let book = std::fs::read_to_string(crate::common::root().join("docs/src/reference/command-line.md"))
+        .expect("the page is there");
     for args in commands() {
         assert!(help.contains(args[0]), "{args:?}");
         assert!(book.contains(&format!("transload {}", args.join(" "))), "{args:?}");
@@ -113,7 +111,7 @@ const OF_EXAMPLES: [&str; 7] = ["plan", "--from", "prefill.toml", "--to", "decod
 
 /// The folder of the example documents.
 fn examples() -> PathBuf {
-    common::root().join("docs/examples")
+    crate::common::root().join("docs/examples")
 }
 
 /// Returns a command that prints more than a pipe holds.
@@ -150,9 +148,9 @@ fn a_full_disk_is_an_error() {
 
 #[test]
 fn what_is_done_is_told_where_it_is_asked_for() {
-    let quiet = common::transload_in(&examples(), &OF_EXAMPLES);
+    let quiet = crate::common::transload_in(&examples(), &OF_EXAMPLES);
     quiet.is_good();
-    let told = common::transload_in(&examples(), &[&["-v"], &OF_EXAMPLES[..]].concat());
+    let told = crate::common::transload_in(&examples(), &[&["-v"], &OF_EXAMPLES[..]].concat());
     assert!(told.stderr.contains("planned"), "{}", told.stderr);
     assert!(!told.stderr.contains('\u{1b}'), "{}", told.stderr);
     let output =

@@ -1,11 +1,9 @@
 //! `transload inspect`.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{Ran, typed};
+use crate::common::{Ran, typed};
 use serde_json::{Value, json};
 
 /// The folder with the configs of well-known models.

@@ -1,12 +1,10 @@
 //! `transload plan`.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use common::{DST, Ran, SRC, document, pair, typed};
+use crate::common::{DST, Ran, SRC, document, pair, typed};
 use serde_json::{Value, json};
 
 fn plan(dir: &Path, more: &str) -> Ran {
@@ -200,7 +198,7 @@ fn no_tokens_are_no_routes_and_no_error() {
 #[test]
 fn lines_fit_the_columns_there_are() {
     let dir = pair(&document(SRC, ""), &document(DST, ""));
-    let ran = common::command()
+    let ran = crate::common::command()
         .current_dir(dir.path())
         .env("COLUMNS", "80")
         .args(["plan", "--from", "a.toml", "--to", "b.toml", "--tokens", "64"])
@@ -214,7 +212,7 @@ fn lines_fit_the_columns_there_are() {
 
 /// Plans with this input on stdin.
 fn plan_from(stdin: impl Into<std::process::Stdio>, dir: &Path, args: &[&str]) -> Ran {
-    let mut command = common::command();
+    let mut command = crate::common::command();
     let ran = command.current_dir(dir).stdin(stdin).arg("plan").args(args);
     Ran::new(ran.output().expect("the command starts"))
 }

@@ -1,14 +1,10 @@
 //! Tests of the book and the README: links, documents and commands are valid.
 
-mod common;
-#[path = "common/stores.rs"]
-mod stores;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{root, transload_in};
+use crate::common::{root, transload_in};
 use transload::document::{self, Syntax};
 use transload::transfer::internal::identity::PeerIdentity;
 use transload::transfer::internal::tls::SERVER_NAME;
@@ -178,7 +174,7 @@ fn every_line_of_code_is_run() {
         ("docs/src/guide/reuse.md", "tests/hf/test_blend.py"),
         ("docs/src/guide/transformers.md", "tests/hf/test_guide.py"),
     ]);
-    let library = include_str!("../src/lib.rs");
+    let library = include_str!("../../src/lib.rs");
     for page in pages() {
         let name = page.strip_prefix(root()).expect("a page of ours");
         let name = name.display().to_string();
@@ -424,7 +420,7 @@ impl Stores {
         };
         let dir = self.0.get_or_init(|| {
             let dir = tempfile::tempdir().expect("a folder");
-            stores::fill(&dir.path().join("kv"));
+            crate::stores::fill(&dir.path().join("kv"));
             dir
         });
         let place = match path {
@@ -432,7 +428,7 @@ impl Stores {
             Self::EMPTY => "scratch",
             other => panic!("{other}: the book has {} and {}", Self::FILLED, Self::EMPTY),
         };
-        stores::uri(&dir.path().join(place))
+        crate::stores::uri(&dir.path().join(place))
     }
 
     fn unplace(&self, printed: &str) -> String {

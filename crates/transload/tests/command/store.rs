@@ -1,17 +1,13 @@
 //! `transload store` on our own stores.
 
-mod common;
-#[path = "common/stores.rs"]
-mod stores;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use common::{Ran, transload, typed, typed_with};
+use crate::common::{Ran, transload, typed, typed_with};
+use crate::stores::{HASHES, fill, uri};
 use serde_json::{Value, json};
-use stores::{HASHES, fill, uri};
 use transload::archive::objects::{Objects, Source};
 use transload::store::backend::MemoryStore;
 use transload::store::{ChunkHash, ManifestName, open};
@@ -187,7 +183,7 @@ fn verify_finds_objects_that_cannot_be_read() {
 #[test]
 fn raw_is_the_bytes_and_nothing_else() {
     let store = Filled::new();
-    let output = common::command()
+    let output = crate::common::command()
         .args(["store", "show", &uri(&store.folder()), "chat-7/slot1", "--raw"])
         .output()
         .expect("it starts");
@@ -529,7 +525,7 @@ fn a_lock_is_waited_for_as_long_as_the_environment_says() {
 #[test]
 fn bench_store_measures_what_it_has_started() {
     let dir = tempfile::tempdir().expect("a folder");
-    let output = common::command()
+    let output = crate::common::command()
         .env("TRANSLOAD_REDIS_PASSWORD", "of another server")
         .env("TRANSLOAD_FILE_CAP", "1MiB")
         .args(["bench", "store", "--rounds", "1", "--format", "json"])

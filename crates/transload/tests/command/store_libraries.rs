@@ -1,12 +1,10 @@
 //! `transload store` with libraries of others, and `transload store check`.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{root, typed, typed_with};
+use crate::common::{root, typed, typed_with};
 use serde_json::json;
 
 /// A plugin that is compiled from this file.

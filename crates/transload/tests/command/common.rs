@@ -1,21 +1,19 @@
 //! Running the command as a user does.
 
-#![allow(dead_code, unreachable_pub)]
-
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// The result of a run of the command.
-pub struct Ran {
-    pub code: Option<i32>,
-    pub stdout: String,
-    pub stderr: String,
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl Ran {
-    pub fn new(output: Output) -> Self {
+    pub(crate) fn new(output: Output) -> Self {
         Self {
             code: output.status.code(),
             stdout: String::from_utf8(output.stdout).expect("stdout is UTF-8"),
@@ -24,41 +22,41 @@ impl Ran {
     }
 
     /// Returns stderr with line breaks joined.
-    pub fn told(&self) -> String {
+    pub(crate) fn told(&self) -> String {
         let words = self.stderr.split_whitespace().filter(|word| *word != "│");
         words.collect::<Vec<_>>().join(" ")
     }
 
     /// Checks that it has refused what was asked, and why.
     #[track_caller]
-    pub fn refused(&self, why: &str) {
+    pub(crate) fn refused(&self, why: &str) {
         assert_eq!((self.code, self.stdout.as_str()), (Some(2), ""), "{}", self.stderr);
         assert!(self.told().contains(why), "{why}: {}", self.stderr);
     }
 
     /// Checks that it has not found or done what was asked, and why.
     #[track_caller]
-    pub fn fails(&self, why: &str) {
+    pub(crate) fn fails(&self, why: &str) {
         assert_eq!(self.code, Some(1), "{}{}", self.stdout, self.stderr);
         assert!(self.told().contains(why), "{why}: {}", self.stderr);
     }
 
     /// Checks that all was well, without a word on stderr.
     #[track_caller]
-    pub fn is_good(&self) {
+    pub(crate) fn is_good(&self) {
         assert_eq!((self.code, self.stderr.as_str()), (Some(0), ""));
     }
 
     /// Parses stdout as JSON.
     #[track_caller]
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.stdout)
             .unwrap_or_else(|e| panic!("{e} in {:?}; stderr: {}", self.stdout, self.stderr))
     }
 }
 
 /// Returns the command, without variables of the caller's environment that change its output.
-pub fn command() -> Command {
+pub(crate) fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_transload"));
     for name in ["TRANSLOAD_LOG", "NO_COLOR", "CLICOLOR_FORCE", "CLICOLOR", "COLUMNS"] {
         command.env_remove(name);
@@ -67,34 +65,34 @@ pub fn command() -> Command {
 }
 
 /// Runs the command in `dir`.
-pub fn transload_in(dir: &Path, args: &[&str]) -> Ran {
+pub(crate) fn transload_in(dir: &Path, args: &[&str]) -> Ran {
     Ran::new(command().current_dir(dir).args(args).output().expect("the command starts"))
 }
 
 /// Runs a line as it is typed after the command's name, whose words are parted by spaces, in `dir`.
-pub fn typed(dir: &Path, line: &str) -> Ran {
+pub(crate) fn typed(dir: &Path, line: &str) -> Ran {
     transload_in(dir, &line.split_whitespace().collect::<Vec<_>>())
 }
 
 /// Runs a line where it does not matter, with one variable of the environment more.
-pub fn typed_with(variable: &str, value: impl AsRef<OsStr>, line: &str) -> Ran {
+pub(crate) fn typed_with(variable: &str, value: impl AsRef<OsStr>, line: &str) -> Ran {
     let mut command = command();
     command.env_remove("KV_STORE_LIBRARY_PATH").env(variable, value).args(line.split_whitespace());
     Ran::new(command.output().expect("the command starts"))
 }
 
 /// Runs the command in an arbitrary directory.
-pub fn transload(args: &[&str]) -> Ran {
+pub(crate) fn transload(args: &[&str]) -> Ran {
     transload_in(&std::env::temp_dir(), args)
 }
 
 /// Returns the root of the repository.
-pub fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// Returns a document of Llama's shape with `lines` before its group and `group` in it.
-pub fn document(lines: &str, group: &str) -> String {
+pub(crate) fn document(lines: &str, group: &str) -> String {
     let spec = "kind = \"attention\"\nheads = 8\nhead_dim = 16\ndtype = \"bf16\"";
     format!(
         "schema = \"transload.deployment/1\"\n{lines}\n[[group]]\nname = \"attn\"\n\
@@ -103,7 +101,7 @@ pub fn document(lines: &str, group: &str) -> String {
 }
 
 /// Creates a folder with a source in `a.toml` and a destination in `b.toml`.
-pub fn pair(a: &str, b: &str) -> tempfile::TempDir {
+pub(crate) fn pair(a: &str, b: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a folder");
     fs::write(dir.path().join("a.toml"), a).expect("a file");
     fs::write(dir.path().join("b.toml"), b).expect("a file");
@@ -111,5 +109,5 @@ pub fn pair(a: &str, b: &str) -> tempfile::TempDir {
 }
 
 /// The lines of a source and of a destination for [`document`].
-pub const SRC: &str = "tp = 1\nblock_size = 16\nnum_blocks = 8";
-pub const DST: &str = "tp = 2\nblock_size = 32\nnum_blocks = 8";
+pub(crate) const SRC: &str = "tp = 1\nblock_size = 16\nnum_blocks = 8";
+pub(crate) const DST: &str = "tp = 2\nblock_size = 32\nnum_blocks = 8";

@@ -1,16 +1,13 @@
 //! Commands that use a GPU, on the fake driver.
-#![cfg(target_os = "linux")]
-#![cfg(feature = "cuda")]
 
-mod common;
-#[path = "../../../tests/src/fake_cuda.rs"]
+#[path = "../../../../tests/src/fake_cuda.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod fake_cuda;
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use common::{Ran, command};
+use crate::common::{Ran, command};
 
 /// Runs the command with this library as the driver.
 fn with_driver(library: &Path, variables: &[(&str, &str)], args: &[&str]) -> Ran {
