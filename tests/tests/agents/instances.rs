@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 use transload_layout::Rank;
 use transload_tests::cluster::{
-    CLUSTER, Cache, Origins, Side, content_of, impatient, lease_of, ticket_of, transfer_of,
+    CLUSTER, Cache, Origins, Side, all_end, content_of, impatient, lease_of, ticket_of, transfer_of,
 };
 use transload_transfer::{
     Agent, AgentOptions, Authority, ClusterName, Direction, Identity, Incarnation, InstanceName, JobError, LeaseEnd,
@@ -49,9 +49,7 @@ async fn moves(src: (&Cache, &Agent), dst: (&Cache, &Agent), request: u64) -> Re
     let ticket = ticket_of(src.1, request, Direction::Pull);
     dst.1.pull(transfer_of(Side::Decode, &ranks, ticket, request)).await?;
     Origins::new().check(dst.0, request, &ranks).unwrap();
-    for lease in leases {
-        assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Completed);
-    }
+    all_end(leases, LeaseEnd::Completed).await;
     Ok(())
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use transload_layout::Rank;
+use transload_tests::cluster::all_end;
 use transload_tests::pair::{Pair, Side};
 use transload_transfer::{
     AgentOptions, Direction, Lease, LeaseEnd, LeaseRequest, LeaseSetId, Path, PathSet, PullRequest,
@@ -31,12 +32,6 @@ async fn unfinished(pair: &Pair) -> Vec<Lease> {
         leases.push(pair.src.agent.lease(request).await.unwrap());
     }
     leases
-}
-
-async fn all_end(leases: Vec<Lease>, end: LeaseEnd) {
-    for lease in leases {
-        assert_eq!(lease.ended().await.unwrap().end, end);
-    }
 }
 
 /// Nothing is left of it but what is told to those who may be gone.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use transload_layout::{Rank, Side as End};
 use transload_tests::cluster::{
-    CLUSTER, Cache, Origins, Side, TOKENS, claims_of, content_of, impatient, lease_of, mint, transfer_of,
+    CLUSTER, Cache, Origins, Side, TOKENS, all_end, claims_of, content_of, impatient, lease_of, mint, transfer_of,
 };
 use transload_tests::words;
 use transload_transfer::internal::handover::{HandoverError, Limits, Listener, connect};
@@ -76,12 +76,6 @@ async fn pull(agent: &Agent, side: Side, ranks: &[Rank], ticket: Ticket) -> Pull
     report
 }
 
-async fn completed(leases: Vec<Lease>) {
-    for lease in leases {
-        assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Completed);
-    }
-}
-
 #[tokio::test]
 async fn one_agent_receives_from_two() {
     let town = Town::new();
@@ -96,7 +90,7 @@ async fn one_agent_receives_from_two() {
     let ticket = ticket(&sources[0], addresses);
     pull(&decode, Side::Decode, &ALL, ticket).await;
     Origins::new().check(&into, REQUEST, &ALL).unwrap();
-    completed(leases).await;
+    all_end(leases, LeaseEnd::Completed).await;
 }
 
 #[tokio::test]
@@ -114,7 +108,7 @@ async fn agents_receive_and_send() {
         let leases = lease(from, sides[i - 1], owned).await;
         let ticket = ticket(from, vec![from.address("127.0.0.1"); owned.len()]);
         pull(to, sides[i], ranks(sides[i]), ticket).await;
-        completed(leases).await;
+        all_end(leases, LeaseEnd::Completed).await;
     }
     Origins::new().check(&caches[3], REQUEST, &ALL).unwrap();
     for agent in agents {

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use transload_tests::cluster::all_end;
 use transload_tests::memory_path::{Faults, InMemory, MEMORY};
 use transload_tests::pair::Pair;
 use transload_transfer::{Direction, LeaseEnd, LeaseSetId, Path, PathSet, PullReport};
@@ -15,9 +16,7 @@ async fn pull(faults: &Faults) -> PullReport {
     let request = pair.request(ticket, &pair.dst);
     let report = pair.dst.agent.pull(request).await.unwrap();
     assert_eq!(pair.found(), pair.expected());
-    for lease in leases {
-        assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Completed);
-    }
+    all_end(leases, LeaseEnd::Completed).await;
     report
 }
 
@@ -40,9 +39,7 @@ async fn carries_a_push() {
     let request = pair.push_request(ticket);
     let report = pair.src.agent.push(request).await.unwrap();
     assert_eq!(paths(&report), PathSet::from(MEMORY));
-    for opening in openings {
-        assert_eq!(opening.ended().await.unwrap().end, LeaseEnd::Completed);
-    }
+    all_end(openings, LeaseEnd::Completed).await;
     assert_eq!(pair.found(), expected);
 }
 

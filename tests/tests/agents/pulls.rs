@@ -8,6 +8,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use transload_layout::Rank;
+use transload_tests::cluster::all_end;
 use transload_tests::pair::{Pair, contents, deployment, fill};
 use transload_transfer::wire::{LeaseError, OpenFault, Refusal};
 use transload_transfer::{
@@ -30,9 +31,7 @@ async fn a_pull_brings_every_byte_and_ends_the_leases() {
         let metrics = side.agent.metrics().await.unwrap();
         assert_eq!(metrics.plans, 1, "one for all routes");
     }
-    for lease in leases {
-        assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Completed);
-    }
+    all_end(leases, LeaseEnd::Completed).await;
     pair.dst.agent.shutdown(Duration::from_secs(5)).await;
     pair.src.agent.shutdown(Duration::from_secs(5)).await;
 }
@@ -56,9 +55,7 @@ async fn the_path_is_the_one_that_was_required() {
         let report = pair.dst.agent.pull(request).await.unwrap();
         assert!(report.routes.iter().all(|route| route.path == path), "{report:?}");
         assert_eq!(pair.found(), expected);
-        for lease in leases {
-            assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Completed);
-        }
+        all_end(leases, LeaseEnd::Completed).await;
     }
 }
 
@@ -70,9 +67,7 @@ async fn a_push_brings_every_byte_and_ends_the_openings() {
     let openings = pair.leases(&pair.dst, set, true).await;
     let ticket = pair.ticket(&pair.dst, set, Direction::Push);
     pair.src.agent.push(pair.push_request(ticket)).await.unwrap();
-    for opening in openings {
-        assert_eq!(opening.ended().await.unwrap().end, LeaseEnd::Completed);
-    }
+    all_end(openings, LeaseEnd::Completed).await;
     assert_eq!(pair.found(), expected);
 }
 
@@ -97,9 +92,7 @@ async fn replicas_share_what_they_have_alike() {
         moved[route.peer_rank.0 as usize] += route.bytes;
     }
     assert_eq!(moved, [report.bytes / 8; 8], "every rank sends its share");
-    for lease in leases {
-        assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Completed);
-    }
+    all_end(leases, LeaseEnd::Completed).await;
 }
 
 #[tokio::test]
@@ -107,12 +100,7 @@ async fn layers_leave_as_they_are_ready() {
     let pair = Pair::default();
     let expected = pair.expected();
     let set = LeaseSetId([3; 16]);
-    let mut leases = Vec::new();
-    for rank in [Rank(0), Rank(1)] {
-        let mut request = LeaseRequest::new(set, rank, pair.src.tables.clone(), pair.content, pair.tokens);
-        request.prefilled = false;
-        leases.push(pair.src.agent.lease(request).await.unwrap());
-    }
+    let leases = [unfinished(&pair, set, Rank(0), None).await, unfinished(&pair, set, Rank(1), None).await];
     let ticket = pair.ticket(&pair.src, set, Direction::Pull);
     let mut request = pair.request(ticket, &pair.dst);
     request.request.by_layer = true;
@@ -363,9 +351,7 @@ async fn connections_that_nothing_needs_are_closed() {
         }
         let report = pull.finish().await.unwrap();
         assert!(report.routes.iter().all(|route| route.attempts == 1));
-        for lease in leases {
-            assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Completed);
-        }
+        all_end(leases, LeaseEnd::Completed).await;
         for side in [&pair.src, &pair.dst] {
             let open = || side.agent.endpoints().open_connections();
             while open() > 0 || side.agent.gauges().await.unwrap().sessions > 0 {
