@@ -29,7 +29,7 @@ pub enum PeerIdentityError {
     Malformed,
     /// No subject alternative name is a `transload:` URI.
     #[error("the certificate names no agent: it has no {SCHEME} URI in its alternative names")]
-    Nobody,
+    NoAgent,
     /// Several are, although the identity must be unambiguous.
     #[error("the certificate has {count} {SCHEME} URIs; there must be exactly one")]
     Ambiguous { count: usize },
@@ -103,12 +103,12 @@ fn identity_uri(certificate: &CertificateDer<'_>) -> Result<String, PeerIdentity
     let certificate = read(certificate)?;
     let names = certificate.subject_alternative_name();
     let names = names.map_err(|_| PeerIdentityError::Malformed)?;
-    let names = names.ok_or(PeerIdentityError::Nobody)?.value;
+    let names = names.ok_or(PeerIdentityError::NoAgent)?.value;
     let mut ours = names.general_names.iter().filter_map(|name| match name {
         GeneralName::URI(uri) if uri.starts_with(SCHEME) => Some(*uri),
         _ => None,
     });
-    let uri = ours.next().ok_or(PeerIdentityError::Nobody)?;
+    let uri = ours.next().ok_or(PeerIdentityError::NoAgent)?;
     match ours.count() {
         0 => Ok(uri.to_owned()),
         more => Err(PeerIdentityError::Ambiguous { count: more + 1 }),

@@ -114,8 +114,8 @@ fn a_certificate_names_exactly_one_agent() {
     assert_eq!(read(&[uri]).unwrap().to_string(), uri);
     // Names of other systems may stand beside it.
     assert_eq!(read(&["spiffe://x/y", uri]).unwrap().service, service("a"), "beside another URI");
-    assert_eq!(read(&[]).unwrap_err(), PeerIdentityError::Nobody);
-    assert_eq!(read(&["spiffe://x/y"]).unwrap_err(), PeerIdentityError::Nobody);
+    assert_eq!(read(&[]).unwrap_err(), PeerIdentityError::NoAgent);
+    assert_eq!(read(&["spiffe://x/y"]).unwrap_err(), PeerIdentityError::NoAgent);
     assert_eq!(read(&[uri, uri]).unwrap_err(), PeerIdentityError::Ambiguous { count: 2 });
     assert!(matches!(read(&["transload://east/authority"]).unwrap_err(), PeerIdentityError::Uri(PeerUriError::Form)));
     assert!(matches!(
