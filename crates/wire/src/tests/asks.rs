@@ -52,6 +52,15 @@ fn are_refused_by_name() {
     assert!(matches!(accepted, Some(Message::Accepted { .. })), "none of that has bound it");
 }
 
+#[test]
+fn are_for_ranks_that_the_asker_has() {
+    let mut t = Table::lonely("owner", OWNER, Options::default());
+    t.greet("holder", Roles::all(), Hello { ranks: vec![Rank(1)], ..hello("holder") });
+    t.lease(1, 0, Direction::Pull, true);
+    let rank = Rank(0);
+    assert_eq!(t.refusal(Message::Pull(ask(1, 1))), Refusal::RankNotYours { rank });
+}
+
 /// The owner sends in a codec over the network only, and accepts exact bytes only.
 #[test]
 fn come_in_a_codec_of_the_hello() {
