@@ -174,7 +174,7 @@ fn layers_are_checked() {
         ("0-3,2", "layer 2 is given twice"),
         ("3-0", "ends before"),
         ("0-999999999999", "beyond the last"),
-        ("first", "no layer"),
+        ("first", "neither a layer"),
     ] {
         assert_fault(&with("/group/0/layers", json!(layers)), "group[0].layers", part);
     }

@@ -89,9 +89,9 @@ mod tests {
     #[test]
     fn mistakes_say_what_they_are() {
         for (text, part) in [
-            ("", "no layer"),
-            ("a-b", "no layer"),
-            ("-1", "no layer"),
+            ("", "neither a layer"),
+            ("a-b", "neither a layer"),
+            ("-1", "neither a layer"),
             ("5-3", "ends before"),
             ("0-3,2", "layer 2 is given twice"),
             ("999999999999", "beyond the last"),

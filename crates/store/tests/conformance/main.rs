@@ -100,7 +100,7 @@ fn notes_are_failures_where_that_is_asked_for() {
 #[test]
 fn a_report_says_what_was_asked_and_what_was_seen() {
     let text = check_toy(Fault::SecondPutStored).to_string();
-    for part in ["fail    chunk-again", "returned 0", "asked for: putting a chunk", "the contract", "seed 7"] {
+    for part in ["fail    chunk-again", "returned 0", "asked for: the first put of a chunk", "the contract", "seed 7"] {
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }
 }
@@ -181,7 +181,7 @@ toys! {
     chunks_are_never_published: NeverPublished among_others [
         "publish": "the chunk is missing",
         "reopen": "the chunk is missing",
-        "model": "and it was",
+        "model": "but it was",
     ]
     a_handle_does_not_see_its_own_chunks: BlindToOwn exactly [
         "read-own-puts": "before put_manifest, on its own handle, the chunk is missing",
