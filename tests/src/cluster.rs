@@ -12,8 +12,8 @@ use transload_transfer::plan::ids::DeploymentDigest;
 use transload_transfer::wire::Gauges;
 use transload_transfer::{
     Agent, AgentOptions, BlockTable, Builder, Claims, ClusterName, Content, ContentDigest, Direction, Identity,
-    Incarnation, InstanceName, Lease, LeaseRequest, LeaseSetId, Memory, PathSet, Plan, PullRequest, PushRequest,
-    RankAddress, Request, Tables, Ticket, TicketKey,
+    Incarnation, InstanceName, Lease, LeaseEnd, LeaseRequest, LeaseSetId, Memory, PathSet, Plan, PullRequest,
+    PushRequest, RankAddress, Request, Tables, Ticket, TicketKey,
 };
 
 use crate::pair::copy_all;
@@ -305,6 +305,13 @@ pub async fn open(owner: &Agent, direction: Direction, request: LeaseRequest) ->
 }
 
 /// A transfer of a request into or out of the blocks of `side`: over the network only, for two requests
+/// Checks that all leases end so.
+pub async fn all_end(leases: impl IntoIterator<Item = Lease>, end: LeaseEnd) {
+    for lease in leases {
+        assert_eq!(lease.ended().await.unwrap().end, end);
+    }
+}
+
 /// out of four.
 pub fn transfer_of(side: Side, ranks: &[Rank], ticket: Ticket, request: u64) -> PullRequest {
     let tables = side.tables(request);

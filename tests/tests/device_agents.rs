@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
 use transload_layout::Rank;
+use transload_tests::cluster::all_end;
 use transload_tests::fake_cuda::{Engine, run, run_anywhere};
 use transload_tests::pair::{Pair, contents};
 use transload_transfer::device::{Gpu, Mark};
@@ -52,9 +53,7 @@ fn pulls_reach_every_byte_from_and_to_a_gpu() {
                     let report = pair.dst.agent.pull(request).await.unwrap();
                     assert_eq!(paths(&report), path.into(), "{on:?}");
                     assert_eq!(pair.found(), pair.expected(), "{on:?} over {path:?}");
-                    for lease in leases {
-                        assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Completed);
-                    }
+                    all_end(leases, LeaseEnd::Completed).await;
                 }
             }
         });
@@ -257,9 +256,7 @@ fn pushes_reach_every_byte_from_and_to_a_gpu() {
                     let mut request = pair.push_request(ticket);
                     request.paths = path.into();
                     pair.src.agent.push(request).await.unwrap();
-                    for opening in openings {
-                        assert_eq!(opening.ended().await.unwrap().end, LeaseEnd::Completed);
-                    }
+                    all_end(openings, LeaseEnd::Completed).await;
                     assert_eq!(pair.found(), expected, "{on:?} over {path:?}");
                 }
             }
@@ -330,9 +327,7 @@ async fn pull_busy(busy: &Busy<'_>, path: Path, marked: bool) -> (bool, bool) {
     let mut request = pair.request(ticket, &pair.dst);
     (request.paths, request.after) = (path.into(), after(free.clone()));
     pair.dst.agent.pull(request).await.unwrap();
-    for lease in leases {
-        assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Completed);
-    }
+    all_end(leases, LeaseEnd::Completed).await;
     After::from(free).done().await.unwrap();
     (pair.found() == expected, read == before)
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
 use transload_layout::Rank;
+use transload_tests::cluster::all_end;
 use transload_tests::fake_cuda::{Fake, run};
 use transload_tests::pair::{DEEP, Pair};
 use transload_transfer::device::Gpu;
@@ -361,9 +362,7 @@ fn a_peer_dies_while_its_ring_is_written_to() {
                 lease.cancel().await.unwrap();
             }
             let ended = async {
-                for lease in leases {
-                    assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Cancelled);
-                }
+                all_end(leases, LeaseEnd::Cancelled).await;
             };
             let mut ended = Box::pin(ended);
             assert!(is_pending(&mut ended).await, "the GPU still reads blocks");

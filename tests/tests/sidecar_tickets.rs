@@ -5,6 +5,7 @@ use std::time::Duration;
 use transload_sidecar::settings::{Beside, Mode, Settings};
 use transload_sidecar::{Running, ServerUrl};
 use transload_test_servers::{Client, Fake, Script, request, soon};
+use transload_tests::cluster::all_end;
 use transload_tests::pair::Pair;
 use transload_transfer::{Direction, LeaseEnd, LeaseSetId, Roles, ServiceName};
 
@@ -35,8 +36,6 @@ async fn a_client_that_leaves_ends_the_leases_of_its_ticket() {
 
     drop(client);
     soon("the decode server hears of it", async || decode.left() == 1).await;
-    for lease in leases {
-        assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Cancelled);
-    }
+    all_end(leases, LeaseEnd::Cancelled).await;
     running.drain(Duration::from_secs(1)).await;
 }

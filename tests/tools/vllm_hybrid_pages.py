@@ -1,7 +1,7 @@
 """Asks vLLM 0.32's own code which block size and page it takes for a hybrid: what `transload inspect --engine vllm` has
 to say. Prints, for each TP size and block size, the block size taken and the bytes of a page.
 
-Run by hand with vLLM's Python; the numbers stand in `crates/transload/tests/inspect.rs` and, of GLM-5.3-Flash, in
+Run by hand with vLLM's Python; the numbers stand in `crates/transload/tests/command/inspect.rs` and, of GLM-5.3-Flash, in
 `crates/layout/tests/catalog/recurrent/delta.rs`. Only the question is made up (Nemotron-H 8B with an attention backend of
 16-token kernel blocks, and the defaults of GLM-5.3-Flash's class): the shapes of states and the alignment are vLLM's.
 """

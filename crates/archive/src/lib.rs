@@ -1,10 +1,9 @@
-//! A request's blocks in one standard layout, saved out of any deployment and restored into any other.
+//! A request's blocks in one standard layout, saved from any deployment and restored into any other.
 //!
 //! An engine with TP 8, blocks of 64 tokens and HND restores what one with TP 4, blocks of 16 and NHD has saved.
-//! The unit is the *token chunk*, 256 tokens whatever the block size; a partial one at the end is not saved.
-//! In each token chunk, each head (more exactly: each unit of what tensor parallelism shares out) of the layers
-//! that one pipeline stage holds is a *piece*: a store chunk, keyed by the BLAKE3-256 of its bytes. What is
-//! replicated over ranks is saved once, by the first of them.
+//! The unit is the *token chunk*, 256 tokens whatever the block size; an incomplete one at the end is not saved.
+//! In each token chunk, each head (or other unit of tensor parallelism) of the layers that one pipeline stage holds is a
+//! *piece*: a store chunk, keyed by the BLAKE3-256 of its bytes. Replicated pieces are saved once, by the first rank.
 //!
 //! Each whole token chunk of a prompt has a *root* manifest. Its [name](PrefixKey) is a hash chain over the
 //! prompt, and over everything else that decides what a cache holds; the root lists its pieces by the hash of

@@ -1,26 +1,25 @@
 //! Caches in the memory of NVIDIA GPUs, moved by one kernel and summed by another.
 //!
-//! [`available`] says whether that can be had here; without a GPU everything else works as before. [`Gpu::open`] takes
-//! a device, [`DeviceMemory`] is memory on it, and [`copy`](copy()) runs a program between such memories, or between
-//! one and memory of the host.
+//! [`available`] says whether a GPU can be used here. [`Gpu::open`] opens a device, [`DeviceMemory`] is memory on it, and
+//! [`copy`](copy()) runs a program between such memories, or between one and memory of the host.
 //!
-//! The driver is loaded when it is first needed: nothing of CUDA is needed to build this, and only the driver (R525 or
-//! newer, on Linux) to use it. The kernels are `cuda/walk.cu` and `cuda/crc32c.cu`; they are part of this crate as PTX
-//! for compute capability 7.0, which the driver compiles for the GPU that is there.
+//! The driver (R525 or newer, on Linux) is loaded when it is first needed; building needs nothing of CUDA. The kernels
+//! are `cuda/walk.cu` and `cuda/crc32c.cu`, included as PTX for compute capability 7.0, which the driver compiles for the
+//! GPU in use.
 //!
 //! | file | idea |
 //! |---|---|
 //! | `sys`, `driver`, `error` | names of the driver's header; its functions, found at run time; what goes wrong |
-//! | `context`, `resources`, `arena` | a device's context; what is made in it and given back; what is kept and lent |
+//! | `context`, `resources`, `arena` | a device's context; its resources and their release; buffers that are reused |
 //! | `launch` | from programs to launches of the kernel. Pure |
 //! | `kernels`, `gpu` | the kernels, loaded; a device with them, its threads and its memory |
 //! | `memory`, `stream` | allocations of a rank and group; a program laid over them |
-//! | `staging`, `registered`, `pool` | what bytes go through over the bus, of our own or of a ring's; who has it |
-//! | `crossing`, `queue`, `threads` | bytes that cross the bus; the threads that have them do it |
+//! | `staging`, `registered`, `pool` | pinned buffers for copies over the bus, our own or a ring's; which are in use |
+//! | `crossing`, `queue`, `threads` | copies over the bus; the threads that submit them and report their end |
 //! | `shared`, `sum`, `shuttle` | memory shared by two processes; sums on the GPU; a ring's slots, filled and emptied |
-//! | `measure` | copies of this crate and of the driver, timed: what `transload bench gpu` is made of |
-//! | `copy`, `peer`, `slots` | copies; those between two GPUs, and what they pass through |
-//! | `mark`, `waiter` | what has to be done before something may begin; the threads that wait for it |
+//! | `measure` | timed copies of this crate and of the driver, for `transload bench gpu` |
+//! | `copy`, `peer`, `slots` | copies; those between two GPUs, and their staging buffers |
+//! | `mark`, `waiter` | points in streams that must be reached before blocks are touched; the threads that wait for them |
 
 mod arena;
 mod context;
@@ -40,11 +39,11 @@ mod queue;
 mod registered;
 mod resources;
 mod shared;
-#[expect(missing_docs, reason = "a ring's ends share it, and nobody else")]
+#[expect(missing_docs, reason = "only a ring's ends share it")]
 mod shuttle;
 mod slots;
 mod staging;
-#[expect(missing_docs, reason = "a ring's ends share it, and nobody else")]
+#[expect(missing_docs, reason = "only a ring's ends share it")]
 mod stream;
 mod sum;
 mod sys;

@@ -1,11 +1,9 @@
-//! KV-cache layouts as data: what a model caches, how a deployment shares it out over ranks, and
-//! where every byte of it lies.
+//! KV-cache layouts as data: what a model caches, how a deployment splits it over ranks, and where every byte lies.
 //!
-//! One semantic shape describes every cache: `[L, B, S, H, C]`: layer slots, blocks, states of a
-//! block, heads, content. A [stride order](order) says which axis is outside which in memory, a
-//! [spec] says what the content is and how it is shared out over TP ranks, and a
-//! [deployment](deployment::Deployment) puts both together for one side of a transfer. From two
-//! deployments, [`slice_for_tp_transfer`] yields the parts that two ranks have in common.
+//! One shape describes every cache: `[L, B, S, H, C]`: layer slots, blocks, states of a block, heads, content. A [stride
+//! order](order) says how the axes are nested in memory, a [spec] says what the content is and how TP ranks split it,
+//! and a [`Deployment`] combines both for one side of a transfer. [`slice_for_tp_transfer`] returns the parts that two
+//! ranks of two deployments have in common.
 //!
 //! This crate is pure: no I/O, no clock, no threads, no unsafe code.
 //!
@@ -26,10 +24,11 @@
 //! # Ok::<(), transload_layout::document::Faults>(())
 //! ```
 //!
-//! People write the same as a [document] in TOML or JSON.
+//! The same can be written as a [document] in TOML or JSON.
 
 #![forbid(unsafe_code)]
 
+mod bounds;
 pub mod catalog;
 mod deployment;
 pub mod document;
@@ -42,7 +41,8 @@ mod slice;
 pub mod spec;
 mod view;
 
-pub use deployment::{Deployment, DeploymentBuilder, Group, GroupBuilder, LayerSet, MAX_LAYERS, Rank};
+pub use bounds::MAX_LAYERS;
+pub use deployment::{Deployment, DeploymentBuilder, Group, GroupBuilder, LayerSet, Rank};
 pub use dtype::Dtype;
 pub use footprint::Footprint;
 pub use order::Order;

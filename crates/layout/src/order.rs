@@ -112,7 +112,7 @@ pub enum OrderError {
     #[error("an order in the brackets is empty: each component has one, as in LBSH[D,D]")]
     EmptyPart,
     /// A bracket is not closed, or something follows it.
-    #[error("a bracket has to be closed and to end the order, as in LBH[DS,SD]")]
+    #[error("a bracket must be closed and end the order, as in LBH[DS,SD]")]
     Bracket,
     /// An array is not a permutation of 0..5.
     #[error("a stride-order array is a permutation of [0, 1, 2, 3, 4], which are L, B, S, H, C")]

@@ -31,8 +31,8 @@ pub enum Replication {
 pub enum PartitionError {
     /// The TP size does not divide the units.
     #[error("{units} cannot be shared out over tp = {tp}: {}", match .replication {
-        Replication::Any => "one has to divide the other",
-        Replication::OnlySingle => "tp has to divide it, unless it is 1",
+        Replication::Any => "one must divide the other",
+        Replication::OnlySingle => "tp must divide it, unless it is 1",
     })]
     Indivisible {
         /// The number of units.

@@ -51,11 +51,11 @@ fn numbers_are_whole_positive_and_not_absurd() {
         ("/group/0/spec/0/head_dim", "group[0].spec[0].head_dim"),
         ("/group/0/spec/0/sliding_window", "group[0].spec[0].sliding_window"),
     ] {
-        assert_fault(&with(pointer, json!(0)), path, "has to be from 1 to");
+        assert_fault(&with(pointer, json!(0)), path, "must be from 1 to");
         assert_fault(&with(pointer, json!(-3)), path, "cannot be negative (-3)");
         assert_fault(&with(pointer, json!(1.5)), path, "whole number, not 1.5");
         assert_fault(&with(pointer, json!("8")), path, "whole number, not \"8\"");
-        assert_fault(&with(pointer, json!(u64::MAX)), path, "has to be from 1 to");
+        assert_fault(&with(pointer, json!(u64::MAX)), path, "must be from 1 to");
     }
 }
 
@@ -144,7 +144,7 @@ fn latents_may_have_windows_and_indexers_have_none() {
         let spec = &deployment.document().groups[0].specs[0];
         assert_eq!(spec.first_token_needed(0, 1000), 873);
         let path = "group[0].spec[0].sliding_window";
-        assert_fault(&document(kind, 0), path, "has to be from 1 to");
+        assert_fault(&document(kind, 0), path, "must be from 1 to");
     }
     let path = "group[0].spec[0].sliding_window";
     assert_fault(&document("indexer", 128), path, "is not a field here");
@@ -231,7 +231,7 @@ fn layers_are_checked() {
         ("0-3,2", "layer 2 is given twice"),
         ("3-0", "ends before"),
         ("0-999999999999", "beyond the last"),
-        ("first", "no layer"),
+        ("first", "neither a layer"),
     ] {
         assert_fault(&with("/group/0/layers", json!(layers)), "group[0].layers", part);
     }
@@ -586,7 +586,7 @@ fn a_report_stays_short_whatever_a_document_holds() {
 #[test]
 fn documents_that_are_no_tables_are_refused() {
     for document in [json!(null), json!([]), json!("x"), json!(1)] {
-        assert_fault(&document, "", "has to be a table");
+        assert_fault(&document, "", "must be a table");
     }
     assert_fault(&with("/group", json!({})), "group", "list of tables");
     assert_fault(&with("/group", json!([])), "group", "one [[group]]");

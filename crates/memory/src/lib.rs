@@ -10,15 +10,15 @@
 //! A [`Memory`] is the allocations of one rank and one group. It gives the addresses of a
 //! [`Program`](transload_plan::program::Program) their meaning: the upper bits of an address number one of the
 //! allocations, the lower ones are the offset inside it ([`split_address`](transload_plan::program::split_address)). It
-//! is either made of buffers that it owns ([`Memory::allocate`]), or of somebody else's, an engine's cache or a
-//! mapping, that a keeper keeps alive ([`Memory::from_raw_parts`]).
+//! consists of buffers that it owns ([`Memory::allocate`]), or of an engine's cache or a mapping that a keeper keeps
+//! alive ([`Memory::from_raw_parts`]).
 //!
 //! # Other writers
 //!
-//! The engine that a cache belongs to writes to it, and two transfers may be told to write to one block. So these bytes
-//! are never seen through a Rust reference, neither shared nor exclusive, only copied from and to pointers, and nothing
-//! ever depends on what they are. A copy that races with a writer delivers bytes that may be old, new, or some of both.
-//! Leases and commits see to it that no such copy is ever reported as good; this crate cannot.
+//! The engine that owns a cache writes to it, and two transfers may write to one block. So these bytes are only copied
+//! from and to pointers, never seen through a Rust reference, and nothing depends on their values. A copy that races with
+//! a writer delivers old bytes, new bytes, or a mixture. Leases and commits ensure that no such copy is reported as good;
+//! this crate cannot.
 
 #[cfg(test)]
 extern crate self as transload_memory;

@@ -9,13 +9,13 @@ use transload::archive::{self, Cache, ComputedBy, Model, NoSharing, Part, RankAr
 use transload::layout::Rank;
 use transload::store;
 
-use crate::cuda;
+use crate::cuda::{self, Kind};
 use crate::deployment::Deployment;
 use crate::errors::{ArchiveError, StoreError, raise};
 use crate::in_process::InProcess;
 use crate::logs;
 use crate::mark::Mark;
-use crate::memory::{Kind, Memory};
+use crate::memory::Memory;
 use crate::objects::tiers;
 use crate::prompt::Prompt;
 use crate::tables;

@@ -1,5 +1,6 @@
 //! Results that arrive later: waited for, polled, or awaited.
 
+use std::future::Future;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -7,7 +8,7 @@ use std::time::Instant;
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 
-use crate::runtime::{SIGNALS, handle, seconds};
+use crate::runtime::{Made, SIGNALS, handle, seconds};
 
 /// A function that makes the result, or the exception, of something that has ended. It is called for each request of
 /// the result.
@@ -177,5 +178,15 @@ impl Completion {
             false => "under way",
         };
         format!("<transload.Completion: {state}>")
+    }
+}
+
+impl Made {
+    pub(crate) fn later(self, work: impl Future<Output = Outcome> + Send + 'static) -> PyResult<Completion> {
+        self.check()?;
+        let completion = Completion::default();
+        let ending = completion.clone();
+        handle()?.spawn(async move { ending.end(work.await) });
+        Ok(completion)
     }
 }

@@ -15,7 +15,9 @@ use transload::transfer::plan::program::Program;
 use transload::transfer::{After, Region};
 
 use crate::errors::chain;
-use crate::memory::Kind;
+use crate::kind;
+
+pub(crate) type Kind = kind::Kind<Memory>;
 
 /// The opened GPUs by ordinal. They stay open, since further memory or marks are likely to need them.
 static OPENED: Mutex<Opened> = Mutex::new(Opened { process: 0, gpus: BTreeMap::new() });

@@ -41,7 +41,7 @@ create_exception!(
     transload,
     TicketError,
     TransloadError,
-    "A ticket cannot be minted or opened, or a text is no ticket."
+    "A ticket cannot be minted or opened, or a text is not a ticket."
 );
 create_exception!(transload, LeaseError, TransloadError, "A lease could not be opened, or is over.");
 create_exception!(

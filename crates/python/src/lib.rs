@@ -1,8 +1,8 @@
 //! Transload for Python: what an engine's connector needs, and nothing that it would have to copy.
 //!
-//! The classes are thin: each holds the Rust value it is named after. What waits (for a lease to open, for a
-//! transfer to land) lets the interpreter go, and runs on one runtime of the process, see `runtime`. The
-//! types that Python sees are written down in `python/transload/_transload.pyi`, which a test compares.
+//! The classes are thin: each holds the Rust value it is named after. Calls that wait (for a lease to open, for a transfer
+//! to land) release the interpreter's lock and run on the process's one `runtime`. A test compares the types that Python
+//! sees with `python/transload/_transload.pyi`.
 
 mod agent;
 mod allocation;
@@ -13,10 +13,12 @@ mod completion;
 #[cfg_attr(not(feature = "cuda"), path = "no_cuda.rs")]
 mod cuda;
 mod deployment;
+mod device;
 mod digest;
 mod errors;
 mod identity;
 mod in_process;
+mod kind;
 mod lease;
 mod llama;
 mod logs;

@@ -1,13 +1,12 @@
 //! Marks: points in a GPU's stream that have to be reached before blocks are touched.
 
-use std::str::FromStr;
-
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use transload::archive::RankArchive;
 use transload::transfer::After;
 
 use crate::cuda;
+use crate::device::{Device, read_device};
 use crate::errors::CudaError;
 
 /// Returns whether GPU memory can be used, and the reason if not: `(True, "")`, or `(False, "no CUDA here: ...")`. It
@@ -124,29 +123,4 @@ impl<'py> FromPyObject<'_, 'py> for Stream {
         let device = None;
         Ok(Self { handle, device })
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Device {
-    Host,
-    Gpu(u32),
-}
-
-impl FromStr for Device {
-    type Err = PyErr;
-
-    fn from_str(text: &str) -> PyResult<Self> {
-        let gpu = |text: &str| text.strip_prefix("cuda:")?.parse().ok().map(Self::Gpu);
-        match text {
-            "cpu" => Ok(Self::Host),
-            text => gpu(text).ok_or_else(|| {
-                PyValueError::new_err(format!("device is {text:?}: give \"cpu\", or a GPU as \"cuda:0\""))
-            }),
-        }
-    }
-}
-
-/// Reads a device given as text or as a `torch.device`, whose text is the same.
-pub(crate) fn read_device(object: &Bound<'_, PyAny>) -> PyResult<Device> {
-    object.str()?.to_str()?.parse()
 }

@@ -10,9 +10,9 @@ use transload::transfer::memory::{self, Access, AccessError};
 use transload::transfer::plan::program::{ALLOCATION_BITS, Nest, Placed, Program};
 
 use crate::allocation::{Allocation, CUDA, Place, hold, imported};
-use crate::cuda;
+use crate::cuda::{self, Kind};
+use crate::device::{Device, read_device};
 use crate::errors::{CacheMemoryError, raise};
-use crate::mark::{Device, read_device};
 
 /// The allocations of one rank and one group, all in host memory or all on one GPU: an engine's own, or new ones.
 ///
@@ -37,12 +37,6 @@ use crate::mark::{Device, read_device};
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Memory {
     pub(crate) kind: Kind,
-}
-
-#[derive(Clone)]
-pub(crate) enum Kind {
-    Host(memory::Memory),
-    Device(cuda::Memory),
 }
 
 #[pymethods]

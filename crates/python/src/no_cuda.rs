@@ -10,7 +10,9 @@ use transload::transfer::plan::program::Program;
 use transload::transfer::{After, Region};
 
 use crate::errors::chain;
-use crate::memory::Kind;
+use crate::kind;
+
+pub(crate) type Kind = kind::Kind<Memory>;
 
 const WHY: &str = "no CUDA here: this package was built without its feature `cuda`";
 

@@ -13,7 +13,6 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::completion::{Completion, Outcome};
 use crate::errors::AgentError;
 
 /// The threads for control messages and waiting. Bytes are moved by other threads.
@@ -55,7 +54,7 @@ impl Made {
         Self(process::id())
     }
 
-    fn check(self) -> PyResult<()> {
+    pub(crate) fn check(self) -> PyResult<()> {
         if self.0 == process::id() {
             return Ok(());
         }
@@ -74,14 +73,6 @@ impl Made {
             }
             py.check_signals()?;
         }
-    }
-
-    pub(crate) fn later(self, work: impl Future<Output = Outcome> + Send + 'static) -> PyResult<Completion> {
-        self.check()?;
-        let completion = Completion::default();
-        let ending = completion.clone();
-        handle()?.spawn(async move { ending.end(work.await) });
-        Ok(completion)
     }
 }
 

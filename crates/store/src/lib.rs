@@ -1,18 +1,17 @@
 //! KV-cache blocks that outlive their process.
 //!
-//! `kv_store_v1` is a C ABI of eight functions between an inference engine and a storage backend: *put
-//! these bytes under this hash*, *give me the bytes of this hash*, and named manifests that appear at
-//! once and whole. This crate is both of its sides:
+//! `kv_store_v1` is a C ABI of eight functions between an inference engine and a storage backend: put bytes under a
+//! hash, get the bytes of a hash, and replace named manifests atomically. This crate is both of its sides:
 //!
 //! | to do this | begin with | feature |
 //! |---|---|---|
 //! | keep bytes in memory, a folder, Redis, S3, or tiers of these | [`open`], [`backend`] | `file`, `redis`, `s3` |
 //! | write a backend | [`Backend`], [`export!`](crate::export!) | |
-//! | prove that a backend keeps the contract | [`conformance`] | |
-//! | use somebody else's backend | [`loader`] | |
+//! | check that a backend keeps the contract | [`conformance`] | |
+//! | use a backend in another library | [`loader`] | |
 //!
-//! It gives the bytes no meaning: what a request's blocks, an engine's objects or a state of llama.cpp look like in a
-//! store is the matter of `transload-archive`.
+//! It gives the bytes no meaning: `transload-archive` defines how a request's blocks, an engine's objects or a state of
+//! llama.cpp are stored.
 
 pub mod abi;
 pub mod backend;

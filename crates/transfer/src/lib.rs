@@ -1,7 +1,7 @@
 //! Moves KV caches between inference engines: agents that lease blocks, pull and push.
 //!
 //! Each engine process [binds](Agent::builder) an [`Agent`] to its memory. The owner of a request's blocks
-//! [leases](Agent::lease) them and mints a [`Ticket`]; whoever has that [pulls](Agent::pull) the blocks into its own.
+//! [leases](Agent::lease) them and mints a [`Ticket`]; an engine with the ticket [pulls](Agent::pull) them into its own.
 //!
 //! | to do this | begin with | feature |
 //! |---|---|---|
@@ -36,9 +36,10 @@ pub use agent::{
 };
 pub use data::{DataOptions, Region};
 pub use identity::{
-    Authority, AuthorityError, Identity, IdentityError, IdentityFileError, RenewalError, TicketSecret, Validity,
+    Authority, AuthorityError, Identity, IdentityError, IdentityFileError, PeerIdentityError, PeerUriError,
+    RenewalError, TicketSecret, Validity,
 };
-pub use quic::QuicOptions;
+pub use quic::{EndpointsError, QuicOptions, QuicOptionsError};
 pub use transload_layout::Rank;
 pub use transload_memory::Memory;
 pub use transload_plan::content::{Content, ContentDigest};

@@ -1,18 +1,13 @@
 //! The `transload` command, for its own program and for `python -m transload`.
 
 use std::ffi::OsString;
-use std::io;
-use std::process;
-use std::sync::OnceLock;
 
 use clap::Parser;
 
 use crate::cli::Cli;
 use crate::commands;
 use crate::output::Output;
-
-/// The command that started this process, if it is not the program itself.
-static STARTED_AS: OnceLock<Vec<OsString>> = OnceLock::new();
+use crate::program;
 
 /// Parses the arguments, runs the command, and returns the exit code: 0 done, 1 the answer is no, 2 bad usage or input.
 ///
@@ -20,10 +15,7 @@ static STARTED_AS: OnceLock<Vec<OsString>> = OnceLock::new();
 /// command for that, for example `["/usr/bin/python3", "-m", "transload"]`. If it is empty, this process's own
 /// executable is used.
 pub fn run(started_as: Vec<OsString>, arguments: impl IntoIterator<Item = OsString>) -> u8 {
-    if !started_as.is_empty() {
-        // A second call in the same process keeps the first value.
-        let _ = STARTED_AS.set(started_as);
-    }
+    program::set(started_as);
     let name = OsString::from(env!("CARGO_PKG_NAME"));
     let cli = match Cli::try_parse_from(std::iter::once(name).chain(arguments)) {
         Ok(cli) => cli,
@@ -38,27 +30,5 @@ pub fn run(started_as: Vec<OsString>, arguments: impl IntoIterator<Item = OsStri
     match done.and_then(|()| commands::run(cli.command, &mut output)) {
         Ok(()) => 0,
         Err(failure) => failure.report(),
-    }
-}
-
-pub(crate) struct ThisProgram {
-    program: OsString,
-    arguments: &'static [OsString],
-}
-
-impl ThisProgram {
-    pub(crate) fn find() -> io::Result<Self> {
-        let started_as = STARTED_AS.get().map(Vec::as_slice);
-        Ok(match started_as {
-            Some([program, arguments @ ..]) => Self { program: program.clone(), arguments },
-            _ => Self { program: std::env::current_exe()?.into(), arguments: &[] },
-        })
-    }
-
-    /// Returns a command for another process, without arguments yet.
-    pub(crate) fn command(&self) -> process::Command {
-        let mut command = process::Command::new(&self.program);
-        command.args(self.arguments);
-        command
     }
 }

@@ -26,6 +26,8 @@ mod failure;
 #[cfg(feature = "cli")]
 mod output;
 #[cfg(feature = "cli")]
+mod program;
+#[cfg(feature = "cli")]
 mod show;
 
 pub use transload_archive as archive;

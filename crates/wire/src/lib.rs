@@ -1,26 +1,23 @@
 //! The protocol between agents, as machines without sockets or clock.
 //!
-//! A [`Machine`] is everything that one agent knows of its leases, its peers, its transfers and its
-//! own pulls and pushes. It is told what happens ([`Machine::on_message`], [`Machine::stream_sent`],
-//! [`Machine::on_deadline`], …), with the moment at which it does, and says what to do ([`Action`]). It
-//! opens no socket, starts no thread, touches no block and looks into no plan: the agent around it does,
-//! and a [`Planner`] knows the deployments of peers.
+//! A [`Machine`] is everything that one agent knows of its leases, its peers, its transfers and its own pulls and pushes.
+//! Each event ([`Machine::on_message`], [`Machine::stream_sent`], [`Machine::on_deadline`], …) comes with the current
+//! time, and the machine answers with what to do ([`Action`]). It opens no socket, starts no thread, touches no block and
+//! looks into no plan: the agent around it does, and a [`Planner`] knows the deployments of peers.
 //!
 //! # Roles
 //!
-//! Two pairs of words, which are not the same:
-//!
-//! - **owner** and **holder**: the owner opens leases and answers; the holder has the ticket, and
-//!   asks. The holder *begins*, whichever way bytes move.
-//! - **data source** and **data destination**: where the bytes come from and go to.
+//! - **owner** and **holder**: the owner opens leases and answers; the holder has the ticket and asks. The holder
+//!   *begins*, in whichever direction bytes move.
+//! - **data source** and **data destination**: where the bytes come from and where they go.
 //!
 //! | | owner | holder |
 //! |---|---|---|
 //! | pull | data source, of leased blocks | data destination |
 //! | push | data destination, of opened blocks | data source |
 //!
-//! There is one set of rules for data sources (`flows/source.rs`) and one for data
-//! destinations (`flows/destination.rs`), whoever began.
+//! There is one set of rules for data sources (`flows/source.rs`) and one for data destinations
+//! (`flows/destination.rs`), for pulls and pushes alike.
 //!
 //! # One transfer
 //!
@@ -50,8 +47,8 @@
 //! `Landed` from owner to holder, and a write lease that completes only if every route that the owner's
 //! own plan needs has landed.
 //!
-//! A holder that would rather be pushed to opens its own blocks and [invites](message::Invitation) the
-//! owner, and the two change places for a push (`owner/invitations.rs`).
+//! A holder that wants a push instead opens its own blocks and [invites](message::Invitation) the owner. The two then
+//! exchange these roles (`owner/invitations.rs`).
 //!
 //! Variations: an ask for a lease that is not known yet *waits* for [`Options::early_wait`]; one
 //! whose prefill goes on waits too, or reads layer by layer.

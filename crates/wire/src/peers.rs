@@ -162,7 +162,7 @@ impl Peers {
         match self.peer(conn).is_none_or(sends) {
             true => Ok(()),
             false => {
-                let why = format!("agent {agent} does not send so: it has to have it among its codecs");
+                let why = format!("agent {agent} does not send so: it must have it among its codecs");
                 let why = why.into();
                 Err(JobError::Codec { codec, why })
             }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
-use transload_layout::Rank;
 use transload_tests::cluster::{CLUSTER, Side};
 use transload_tests::process::Chance;
 use transload_transfer::internal::quic::ConnectError;
@@ -75,11 +74,8 @@ async fn who_breaks_the_protocol_is_hung_up_on() {
     // Those who are not welcome hear why.
     type Lie = fn(&mut Hello);
     type Matches = fn(&HelloRefusal) -> bool;
-    let lies: [(Lie, Matches); 5] = [
-        (|hello| hello.versions = (7, 9), |r| matches!(r, HelloRefusal::Version { .. })),
-        (|hello| hello.cluster = ClusterName::new("other").unwrap(), |r| matches!(r, HelloRefusal::Cluster { .. })),
+    let lies: [(Lie, Matches); 2] = [
         (|hello| hello.agent = AgentId::new("ordinary").unwrap(), |r| matches!(r, HelloRefusal::Agent)),
-        (|hello| hello.ranks.push(Rank(4)), |r| matches!(r, HelloRefusal::Rank { .. })),
         (|hello| hello.deployment = DeploymentDigest([9; 32]), |r| matches!(r, HelloRefusal::Document { .. })),
     ];
     for (lie, matches) in lies {

@@ -25,6 +25,7 @@ async fn offer(hostile: &mut Hostile, ask: &Ask, (socket, token): (String, (Nonc
     hostile.say(words::ring_offered(&socket, token)).await;
 }
 
+/// One of each kind; the tests of the handover have all that can be wrong with an offer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ring_that_is_not_as_announced_is_never_used() {
     let to = Destination::in_a(Town::new());
@@ -37,38 +38,12 @@ async fn a_ring_that_is_not_as_announced_is_never_used() {
             "does not hold the token",
             Box::new(|| Gift { proof: false, ..gift(good.clone(), vec![memfd(BYTES, true)]) }),
         ),
-        ("garbage", "malformed", Box::new(|| gift(vec![0xFF; 60], vec![memfd(BYTES, true)]))),
-        ("no descriptor", "0 descriptors", Box::new(|| gift(good.clone(), vec![]))),
-        (
-            "too many descriptors",
-            "2 descriptors",
-            Box::new(|| gift(good.clone(), vec![memfd(BYTES, true), memfd(BYTES, true)])),
-        ),
-        (
-            "a file",
-            "no memfd",
-            Box::new(|| {
-                let file = std::fs::File::open("/proc/self/exe").unwrap();
-                gift(good.clone(), vec![file.into()])
-            }),
-        ),
         (
             "a memfd that shrinks",
             "lacks seals",
             Box::new(|| Gift { shrink: Some(0), ..gift(good.clone(), vec![memfd(BYTES, false)]) }),
         ),
         ("a memfd shorter than announced", "announced were", Box::new(|| gift(good.clone(), vec![memfd(4096, true)]))),
-        ("an empty memfd", "announced were", Box::new(|| gift(good.clone(), vec![memfd(0, true)]))),
-        (
-            "a shape that cannot be",
-            "impossible ring",
-            Box::new(|| gift(ring(u32::MAX, u32::MAX), vec![memfd(BYTES, true)])),
-        ),
-        (
-            "more memory than anybody maps",
-            "bytes of a ring",
-            Box::new(|| gift(ring(32, 4 << 20), vec![memfd((128 << 20) + 8192, true)])),
-        ),
         ("nothing at all", "too slow", Box::new(|| gift(vec![], vec![]))),
     ];
     for (number, (what, why, make)) in cases.iter().enumerate() {
@@ -93,7 +68,7 @@ async fn sockets_that_do_not_exist_hand_nothing_over() {
     let to = Destination::in_a(Town::new());
     let nobody = format!("transload-{}", "0".repeat(32));
     for (request, socket, why) in [
-        (6, nobody, Some("nobody listens")),
+        (6, nobody, Some("no process listens")),
         // What cannot be a name of ours is no offer: the honest one may still come.
         (10, "/proc/self/mem".to_owned(), None),
     ] {

@@ -26,7 +26,9 @@ pub enum LlamaError {
         left: usize,
     },
     /// The bytes are not a state of the known version.
-    #[error("this is no state of a version that can be read: it begins with {found:#010x} and not with {MAGIC:#010x}")]
+    #[error(
+        "this is not a state of a version that can be read: it begins with {found:#010x} and not with {MAGIC:#010x}"
+    )]
     Magic {
         /// The first number found.
         found: u32,

@@ -10,8 +10,8 @@ use std::rc::Rc;
 use thiserror::Error;
 
 use super::UnknownFamily;
-use super::packed::Packed;
-use crate::deployment::{MAX_LAYERS, MAX_SIZE};
+use super::format::Packed;
+use crate::bounds::{MAX_LAYERS, MAX_SIZE};
 use crate::document::Value;
 use crate::dtype::Dtype;
 
@@ -150,11 +150,11 @@ impl<'a> Config<'a> {
     }
 
     fn mistyped(&self, key: &str, wanted: &str, found: &Value) -> ConfigError {
-        self.fault(key, format!("has to be {wanted}, not {}", found.describe()))
+        self.fault(key, format!("must be {wanted}, not {}", found.describe()))
     }
 
     fn missing(&self, key: &str, wanted: &str) -> ConfigError {
-        self.fault(key, format!("is missing: it has to be {wanted}"))
+        self.fault(key, format!("is missing: it must be {wanted}"))
     }
 
     pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
@@ -503,6 +503,6 @@ impl<'a> Config<'a> {
 fn dtype_named(name: &str) -> Result<Dtype, String> {
     match CacheDtype::from_name(name) {
         Some(CacheDtype::Plain(dtype)) => Ok(dtype),
-        _ => Err(format!("has to be an element type as bfloat16, not {}", Value::Text(name.to_owned()).describe())),
+        _ => Err(format!("must be an element type as bfloat16, not {}", Value::Text(name.to_owned()).describe())),
     }
 }

@@ -104,7 +104,7 @@ fn compressions(config: &Config<'_>, layers: u64) -> Result<Vec<Compression>, Co
         128 => Ok(OneHundredTwentyEightToOne),
         _ => {
             let key = format!("compress_ratios[{layer}]");
-            Err(config.fault(&key, format!("has to be 0, 4 or 128, not {ratio}")))
+            Err(config.fault(&key, format!("must be 0, 4 or 128, not {ratio}")))
         }
     });
     ratios.collect()
@@ -118,7 +118,7 @@ fn rates(config: &Config<'_>) -> Result<(), ConfigError> {
     for (key, rate) in [("compressed_sparse_attention", 4), ("heavily_compressed_attention", 128)] {
         match rates.optional(key)? {
             Some(found) if found != rate => {
-                return Err(rates.fault(key, format!("has to be {rate}, not {found}")));
+                return Err(rates.fault(key, format!("must be {rate}, not {found}")));
             }
             _ => {}
         }
@@ -152,7 +152,7 @@ impl Row {
                 Ok(Self { elements, packed: packed.then_some((plain + 2 * rotated, plain / 64 + 1)) })
             }
             _ => {
-                let problem = format!("is {rotated}, which leaves no multiple of 64 of head_dim = {elements}");
+                let problem = format!("is {rotated}, but head_dim = {elements} less that must be a multiple of 64");
                 Err(config.fault("qk_rope_head_dim", problem))
             }
         }

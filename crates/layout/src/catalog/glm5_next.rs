@@ -50,7 +50,7 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let mut layers = gather(config, &mixers, ("kda", || page(config, linear.as_ref())), ("mla", || latent(config)))?;
     let pool = config.positive("index_kpool")?;
     if pool == 1 {
-        let problem = "has to be 2 or more: engines pool keys, and know no other indexer of this family";
+        let problem = "must be 2 or more: engines pool keys, and know no other indexer of this family";
         return Err(config.fault("index_kpool", problem));
     }
     let index = Spec::Indexer(index_keys(config, pool)?);

@@ -115,7 +115,7 @@ pub(super) fn choosing(config: &Config<'_>, layers: u64) -> Result<Vec<bool>, Co
         let letters = letters.chars().map(|letter| match letter {
             'F' => Ok(true),
             'S' => Ok(false),
-            _ => Err(config.fault(PATTERN, "has to be a letter for each layer, F or S")),
+            _ => Err(config.fault(PATTERN, "must be a letter for each layer, F or S")),
         });
         return config.by_layer(PATTERN, layers, letters.collect::<Result<_, _>>()?);
     }

@@ -29,7 +29,7 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let period = config.positive("attn_layer_period")?;
     let offset = config.number("attn_layer_offset")?;
     if offset >= period {
-        let problem = format!("is {offset}: it has to be below attn_layer_period = {period}");
+        let problem = format!("is {offset}: it must be below attn_layer_period = {period}");
         return Err(config.fault("attn_layer_offset", problem));
     }
     gather(

@@ -35,7 +35,7 @@ pub(super) const LFM2_MOE_KIN: Kin = Kin {
     caches: |config| match listed_all(config, "layer_types", WORDS)? {
         Some(mixers) => hybrid(config, &mixers),
         // Its class has no default.
-        None => Err(config.fault("layer_types", "is missing: it has to list conv or full_attention for each layer")),
+        None => Err(config.fault("layer_types", "is missing: it must list conv or full_attention for each layer")),
     },
 };
 

@@ -36,7 +36,7 @@ pub(super) const ORIGINAL_KIN: Kin = Kin {
     members: &[("minimax_text_01", &[]), ("minimax_m1", &[])],
     caches: |config| match mixers(config)? {
         Some(mixers) => hybrid(config, &mixers),
-        None => Err(config.fault(TYPES, "is missing: it has to list 0 (linear) or 1 (full) for each layer")),
+        None => Err(config.fault(TYPES, "is missing: it must list 0 (linear) or 1 (full) for each layer")),
     },
 };
 
@@ -72,7 +72,7 @@ fn mixers(config: &Config<'_>) -> Result<Option<Vec<Mixer>>, ConfigError> {
         0 => Ok(Mixer::Recurrent),
         1 => Ok(Mixer::Attention),
         other => {
-            let problem = format!("has to be 0 (linear) or 1 (full), not {other}");
+            let problem = format!("must be 0 (linear) or 1 (full), not {other}");
             Err(config.fault(&format!("{TYPES}[{layer}]"), problem))
         }
     });

@@ -81,7 +81,7 @@ fn named(config: &Config<'_>) -> Result<(&'static str, Vec<Mixer>), ConfigError>
                 '-' | 'E' => Ok(Mixer::Nothing),
                 other => {
                     let problem = format!(
-                        "has {other:?} for layer {i}: it has to be of M (mamba), * (attention), \
+                        "has {other:?} for layer {i}: it must be of M (mamba), * (attention), \
                          - (mlp) and E (experts)"
                     );
                     Err(config.fault(key, problem))

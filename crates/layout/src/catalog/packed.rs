@@ -8,37 +8,11 @@
 //! `TritonAttentionBackend.customize_spec`, `MLACommonBackend.customize_spec`, `TurboQuantConfig.slot_size_aligned`
 //! and UltraQuant's `slot_size`.
 
-use super::Model;
 use super::config::{CacheDtype, ConfigError};
 use super::layers::Layers;
+use super::{Model, Packed};
 use crate::dtype::Dtype;
 use crate::spec::{Opaque, Spec};
-
-/// A packed format: how elements and scales share a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Packed {
-    /// Two elements in a byte, and an fp8 scale for every 16 of them. A block holds all elements of a head
-    /// before all their scales, and the keys of all heads before the values.
-    Nvfp4,
-    /// Elements of a byte, and a float32 scale in each row.
-    Int8PerTokenHead,
-    /// Elements of a byte in fp8, and a float32 scale in each row.
-    Fp8PerTokenHead,
-    /// Two elements in a byte, and a float32 scale in each row.
-    Int4PerTokenHead,
-    /// Keys with elements of this many bits and a float16 norm (8 bits are fp8, without a norm), and values with a
-    /// scale and a zero point in float16. The first two and the last two layers are not packed.
-    TurboQuant {
-        /// Bits of an element of a key.
-        key_bits: u64,
-        /// Bits of an element of a value.
-        value_bits: u64,
-    },
-    /// Two elements in a byte, and a scale of one byte for every 32 of them. The first two and the last two layers are
-    /// not packed.
-    UltraQuant,
-}
 
 /// The number of layers at either end of a model that TurboQuant and UltraQuant do not pack.
 const ENDS: u64 = 2;
@@ -87,13 +61,13 @@ impl Packed {
         let specs = model.groups.iter().flat_map(|group| &group.specs);
         (self == Self::Nvfp4 && specs.into_iter().any(attention)).then_some(
             "nvfp4 keeps the scales of a block behind its elements, so what a window or a chunk needs of a block \
-             is no run of bytes",
+             is not one run of bytes",
         )
     }
 
     fn rows(self, key: u64, value: u64) -> Result<(u64, u64), ConfigError> {
         let multiple = |of: u64| match [key, value].iter().find(|size| !size.is_multiple_of(of)) {
-            Some(size) => Err(self.misfit(format!("heads of {size} elements are no multiple of {of}"))),
+            Some(size) => Err(self.misfit(format!("heads of {size} elements are not a multiple of {of}"))),
             None => Ok(()),
         };
         let bits = |elements: u64, bits: u64| (elements * bits).div_ceil(8);
@@ -127,7 +101,7 @@ impl Packed {
         match self {
             Self::Int8PerTokenHead | Self::Fp8PerTokenHead => Ok(elements + 8),
             Self::Int4PerTokenHead if elements.is_multiple_of(2) => Ok(elements / 2 + 8),
-            _ => Err(self.misfit("this model caches latents, which it is no format of".to_owned())),
+            _ => Err(self.misfit("this model caches latents, which the format does not pack".to_owned())),
         }
     }
 

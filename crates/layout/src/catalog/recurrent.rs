@@ -7,7 +7,7 @@
 use super::attention::{LayerOverrides, Mask};
 use super::config::{Config, ConfigError};
 use super::layers::Layers;
-use crate::deployment::MAX_LAYERS;
+use crate::bounds::MAX_LAYERS;
 use crate::document::Value;
 use crate::spec::Spec;
 
@@ -60,7 +60,7 @@ pub(super) fn listed(config: &Config<'_>, key: &str, words: &[Word]) -> Result<O
         known.map(|(_, mixer)| *mixer).ok_or_else(|| {
             let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
             let found = Value::Text((*kind).to_owned()).describe();
-            let problem = format!("has to be one of {}, not {found}", words.join(", "));
+            let problem = format!("must be one of {}, not {found}", words.join(", "));
             config.fault(&format!("{key}[{layer}]"), problem)
         })
     });
@@ -139,7 +139,7 @@ pub(super) fn gather(
 /// Returns how many inputs a convolution keeps: its kernel's size minus the newest. Speculative decoding keeps more.
 pub(super) fn taps(config: &Config<'_>, kernel: &str) -> Result<u64, ConfigError> {
     match config.number(kernel)? {
-        0 | 1 => Err(config.fault(kernel, "has to be 2 or more, or there is nothing to keep")),
+        0 | 1 => Err(config.fault(kernel, "must be 2 or more, or there is nothing to keep")),
         size => Ok(size - 1),
     }
 }

@@ -200,7 +200,7 @@ impl<'a> TextPart<'a> {
         match part.family {
             "" => Err(ConfigError::Key {
                 path: "model_type".to_owned(),
-                problem: "is missing: it has to name the model's family, as \"llama\"".to_owned(),
+                problem: "is missing: it must name the model's family, as \"llama\"".to_owned(),
             }),
             _ => Ok(part),
         }

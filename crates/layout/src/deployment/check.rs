@@ -3,19 +3,43 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::{
-    Deployment, Group, LayerSet, MAX_BLOCKS, MAX_DCP, MAX_GROUPS, MAX_LAYERS, MAX_RANKS, MAX_SIZE, MAX_SPECS, Stage,
-};
-use crate::document::{Document, GroupDocument, Origin, Report, StageDocument, parse_order};
+use super::{Deployment, Group, LayerSet, Stage};
+use crate::bounds::{MAX_BLOCKS, MAX_DCP, MAX_GROUPS, MAX_LAYERS, MAX_RANKS, MAX_SIZE, MAX_SPECS};
+use crate::document::{Document, Faults, GroupDocument, Origin, Report, StageDocument, Value, parse_order};
 use crate::order::Order;
 use crate::placement::{Field, Placement, PlacementError, Shape};
 use crate::spec::{FieldValue, Spec};
 use crate::view::MAX_ALLOCATION_BYTES;
 
+impl Deployment {
+    /// Reads and checks a document.
+    ///
+    /// # Errors
+    /// All faults of the document, each with its key path.
+    pub fn from_value(value: &Value) -> Result<Self, Faults> {
+        let mut report = Report::default();
+        let checked =
+            Document::read(value, &mut report).and_then(|(document, origins)| check(document, &origins, &mut report));
+        report.unless(checked)
+    }
+
+    /// Checks a document that is already typed.
+    ///
+    /// # Errors
+    /// All faults of the document, each with its key path.
+    pub fn from_document(document: Document) -> Result<Self, Faults> {
+        let mut report = Report::default();
+        let origins = (0..document.groups.len()).map(|position| Origin { position, ..Origin::default() });
+        let origins: Vec<Origin> = origins.collect();
+        let checked = check(document, &origins, &mut report);
+        report.unless(checked)
+    }
+}
+
 /// Checks everything and reports every fault. Returns `None` if too much is wrong to build a deployment.
 /// Each group has its `origin`. A field that is already reported as faulty is not checked again, nor against other
 /// fields.
-pub(super) fn check(document: Document, origins: &[Origin], report: &mut Report) -> Option<Deployment> {
+fn check(document: Document, origins: &[Origin], report: &mut Report) -> Option<Deployment> {
     // Use 1 in place of a faulty size, so that the rest is checked too.
     let mut tp = report.in_range("tp", document.tp, 1..=MAX_RANKS).unwrap_or(1);
     let pp = report.in_range("pp", document.pp, 1..=MAX_RANKS);
@@ -71,7 +95,7 @@ fn stages(
         && !report.has("num_layers")
         && (total < highest || total > MAX_LAYERS)
     {
-        let problem = format!("has to be from {highest} (the groups' layers) to {MAX_LAYERS}, not {total}");
+        let problem = format!("must be from {highest} (the groups' layers) to {MAX_LAYERS}, not {total}");
         report.add("num_layers", problem);
     }
     let known = layers.iter().all(Option::is_some) || document.num_layers.is_some();
@@ -116,7 +140,7 @@ fn check_name(earlier: &[GroupDocument], group: &GroupDocument, path: &str, repo
     let path = format!("{path}.name");
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-+/".contains(c);
     if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
-        let problem = "has to be 1 to 64 letters, digits or any of . _ - + /";
+        let problem = "must be 1 to 64 letters, digits or any of . _ - + /";
         report.add_once(path, problem);
     } else if earlier.iter().any(|other| other.name == *name) {
         report.add_once(path, format!("\"{name}\" is the name of an earlier group"));
@@ -330,7 +354,7 @@ fn check_spec(spec: &Spec, tp: u32, path: &str, report: &mut Report) {
     if let Spec::Indexer(indexer) = spec
         && indexer.sliding_window.is_some()
     {
-        report.add(format!("{path}.sliding_window"), "is no field of an indexer");
+        report.add(format!("{path}.sliding_window"), "is not a field of an indexer");
     }
     if report.has(path) {
         return;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::MAX_LAYERS;
+use crate::bounds::MAX_LAYERS;
 
 /// Global layer ids, ascending and without duplicates.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -22,7 +22,7 @@ impl LayerSet {
                 let digits = digits.trim();
                 let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
                 if !plain {
-                    return Err(format!("\"{part}\" is no layer and no range of layers; write ids as 0-3,7"));
+                    return Err(format!("\"{part}\" is neither a layer nor a range of layers; write ids as 0-3,7"));
                 }
                 match digits.parse::<u64>() {
                     Ok(id) if id < MAX_LAYERS => Ok(id as u32),
@@ -89,9 +89,9 @@ mod tests {
     #[test]
     fn mistakes_say_what_they_are() {
         for (text, part) in [
-            ("", "no layer"),
-            ("a-b", "no layer"),
-            ("-1", "no layer"),
+            ("", "neither a layer"),
+            ("a-b", "neither a layer"),
+            ("-1", "neither a layer"),
             ("5-3", "ends before"),
             ("0-3,2", "layer 2 is given twice"),
             ("999999999999", "beyond the last"),

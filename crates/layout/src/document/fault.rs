@@ -64,7 +64,7 @@ impl Report {
         let steps = path.split('.');
         let keys = steps.map(|step| step.split_once('[').map_or(step, |(key, _)| key));
         let header = keys.collect::<Vec<_>>().join(".");
-        let problem = format!("is missing: there has to be at least one [[{header}]]");
+        let problem = format!("is missing: there must be at least one [[{header}]]");
         self.add_once(path.to_owned(), problem);
     }
 
@@ -86,7 +86,7 @@ impl Report {
             return Some(value);
         }
         let (least, most) = bounds.into_inner();
-        let problem = format!("has to be from {least} to {most}, not {value}");
+        let problem = format!("must be from {least} to {most}, not {value}");
         self.add_once(path.to_owned(), problem);
         None
     }

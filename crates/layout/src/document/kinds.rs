@@ -3,7 +3,7 @@
 use super::near::closest;
 use super::reader::Reader;
 use super::value::Value;
-use crate::deployment::MAX_SIZE;
+use crate::bounds::MAX_SIZE;
 use crate::dtype::Dtype;
 use crate::spec::{
     Attention, ConvLayout, GdnConv, GdnSsm, Linear, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm, Mla, Opaque,
@@ -67,7 +67,7 @@ pub(super) fn read_spec(reader: &mut Reader<'_, '_>) -> Option<Spec> {
         Some(Value::Text(name)) => name,
         other => {
             let found = other.map_or("missing".to_owned(), Value::describe);
-            let problem = format!("has to be one of {}; it is {found}", names().join(", "));
+            let problem = format!("must be one of {}; it is {found}", names().join(", "));
             reader.fault("kind", problem);
             return None;
         }
@@ -76,7 +76,7 @@ pub(super) fn read_spec(reader: &mut Reader<'_, '_>) -> Option<Spec> {
         let close = closest(name, &names())
             .map(|close| format!("did you mean \"{close}\"?"))
             .unwrap_or_else(|| format!("the kinds are {}", names().join(", ")));
-        reader.fault("kind", format!("\"{name}\" is no kind of spec; {close}"));
+        reader.fault("kind", format!("\"{name}\" is not a kind of spec; {close}"));
         return None;
     };
     Some(kind.read(reader))
@@ -248,7 +248,7 @@ impl Reader<'_, '_> {
     }
 
     fn conv_layout(&mut self) -> ConvLayout {
-        let names = [("DS", ConvLayout::Ds), ("SD", ConvLayout::Sd)];
+        let names = ConvLayout::ALL.map(|layout| (layout.name(), layout));
         let about = "which axis is outside: channels (DS) or kept taps (SD)";
         self.name("conv_layout", &names, about).unwrap_or(ConvLayout::Sd)
     }

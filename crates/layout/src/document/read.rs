@@ -4,7 +4,7 @@ use super::field::{Form, Need};
 use super::kinds::read_spec;
 use super::reader::{Faulty, Reader};
 use super::{Document, GroupDocument, Origin, Report, SCHEMA, StageDocument, Value};
-use crate::deployment::{MAX_BLOCKS, MAX_DCP, MAX_GROUPS, MAX_LAYERS, MAX_RANKS, MAX_SIZE, MAX_SPECS};
+use crate::bounds::{MAX_BLOCKS, MAX_DCP, MAX_GROUPS, MAX_LAYERS, MAX_RANKS, MAX_SIZE, MAX_SPECS};
 use crate::order::Order;
 use crate::placement::Allocation;
 use crate::spec::{Opaque, Spec};
@@ -235,7 +235,7 @@ fn read_order(reader: &mut Reader<'_, '_>, about: &'static str) -> Result<Option
                 .map(|order| order.to_string())
                 .map_err(|error| error.to_string())
         }
-        Some(other) => Err(format!("has to be an order such as \"LBSHC\", not {}", other.describe())),
+        Some(other) => Err(format!("must be an order such as \"LBSHC\", not {}", other.describe())),
     };
     parsed.map(Some).map_err(|problem| reader.fault("order", problem))
 }

@@ -23,7 +23,7 @@ pub(super) struct Reader<'a, 'f> {
 pub(super) struct Faulty;
 
 impl<'a, 'f> Reader<'a, 'f> {
-    /// Reads `value`, which has to be a table, with `read`. If `read` cannot determine the fields and returns `None`,
+    /// Reads `value`, which must be a table, with `read`. If `read` cannot determine the fields and returns `None`,
     /// unknown fields are not reported.
     pub(super) fn read<T>(
         path: String,
@@ -32,7 +32,7 @@ impl<'a, 'f> Reader<'a, 'f> {
         read: impl FnOnce(&mut Self) -> Option<T>,
     ) -> Option<T> {
         let Value::Table(fields) = value else {
-            faults.add(path, format!("has to be a table, not {}", value.describe()));
+            faults.add(path, format!("must be a table, not {}", value.describe()));
             return None;
         };
         let mut reader = Self { path, fields, requested: Vec::new(), faults };
@@ -81,7 +81,7 @@ impl<'a, 'f> Reader<'a, 'f> {
             None => Ok(None),
             Some(Value::Text(text)) => Ok(Some(text)),
             Some(other) => {
-                let problem = format!("has to be text, not {}", other.describe());
+                let problem = format!("must be text, not {}", other.describe());
                 Err(self.fault(key, problem))
             }
         }
@@ -96,7 +96,7 @@ impl<'a, 'f> Reader<'a, 'f> {
         match self.request(key, Form::Constant(text), Need::Required, about) {
             Some(Value::Text(found)) if found == text => Ok(()),
             Some(other) => {
-                let problem = format!("has to be \"{text}\", not {}", other.describe());
+                let problem = format!("must be \"{text}\", not {}", other.describe());
                 Err(self.fault(key, problem))
             }
             None => Err(self.fault(key, format!("is missing: {key} = \"{text}\""))),
@@ -138,7 +138,7 @@ impl<'a, 'f> Reader<'a, 'f> {
         }
         let found = value.map_or("missing".to_owned(), Value::describe);
         let all: Vec<String> = names.iter().map(|(name, _)| format!("\"{name}\"")).collect();
-        let problem = format!("has to be one of {}; it is {found}", all.join(", "));
+        let problem = format!("must be one of {}; it is {found}", all.join(", "));
         Err(self.fault(key, problem))
     }
 
@@ -204,7 +204,7 @@ impl<'a, 'f> Reader<'a, 'f> {
                     Value::List(_) => "an empty one".to_owned(),
                     other => other.describe(),
                 };
-                let problem = format!("has to be a list of whole numbers, not {found}");
+                let problem = format!("must be a list of whole numbers, not {found}");
                 Err(self.fault(key, problem))
             }
         }
@@ -237,7 +237,7 @@ impl<'a, 'f> Reader<'a, 'f> {
                 &[]
             }
             Some(other) => {
-                let problem = format!("has to be a list of tables, not {}", other.describe());
+                let problem = format!("must be a list of tables, not {}", other.describe());
                 self.fault(key, problem);
                 &[]
             }

@@ -1,46 +1,17 @@
 //! Parsing of documents in TOML or JSON into a [`Value`], and on to a checked [`Deployment`].
 
 mod locate;
+mod syntax;
 
-use std::fmt;
 use std::ops::Range;
-use std::path::Path;
 
 use thiserror::Error;
 
-use super::{Fault, Faults, Value};
+pub use self::locate::Located;
+pub use self::syntax::Syntax;
+use self::syntax::unmarked;
+use super::{Faults, Value};
 use crate::deployment::Deployment;
-
-/// The syntax of a document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Syntax {
-    /// TOML.
-    Toml,
-    /// JSON.
-    Json,
-}
-
-impl Syntax {
-    /// Determines the syntax from the file's extension. Without a known one it is JSON if the text starts with a brace
-    /// (after an optional byte order mark), and TOML otherwise.
-    pub fn of(name: &Path, text: &str) -> Self {
-        match name.extension().and_then(|extension| extension.to_str()) {
-            Some("json") => Self::Json,
-            Some("toml") => Self::Toml,
-            _ if unmarked(text).trim_start().starts_with('{') => Self::Json,
-            _ => Self::Toml,
-        }
-    }
-}
-
-impl fmt::Display for Syntax {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Toml => "TOML",
-            Self::Json => "JSON",
-        })
-    }
-}
 
 /// Describes why a text could not become a deployment.
 #[derive(Debug, Error)]
@@ -84,22 +55,8 @@ pub enum ParseError {
     },
 }
 
-/// A fault with its position in the text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Located {
-    /// The fault, with its key path.
-    pub fault: Fault,
-    /// The position in bytes of the text, if known (never in JSON).
-    pub span: Option<Range<usize>>,
-}
-
 fn all(faults: &[Located]) -> Faults {
     Faults(faults.iter().map(|located| located.fault.clone()).collect())
-}
-
-/// Removes the byte order mark with which some editors start a text.
-fn unmarked(text: &str) -> &str {
-    text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
 /// The error for a text that is not valid TOML or JSON.

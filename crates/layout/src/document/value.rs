@@ -74,7 +74,7 @@ impl Value {
             Value::Float(number) if number.is_finite() && number.abs() >= BEYOND_64_BITS => {
                 beyond(number.is_sign_negative(), format!("{number:?}"))
             }
-            other => Err(format!("has to be a whole number, not {}", other.describe())),
+            other => Err(format!("must be a whole number, not {}", other.describe())),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Document, GroupDocument, SCHEMA, StageDocument, Value};
 use crate::placement::Allocation;
-use crate::spec::{ConvLayout, FieldValue, Spec};
+use crate::spec::{FieldValue, Spec};
 
 impl Document {
     /// Returns the document in its shortest form: values that all groups share are set for the deployment, and defaults
@@ -126,11 +126,7 @@ impl Spec {
             }
         }
         if let Some(layout) = self.conv_layout() {
-            let name = match layout {
-                ConvLayout::Ds => "DS",
-                ConvLayout::Sd => "SD",
-            };
-            fields.text("conv_layout", name);
+            fields.text("conv_layout", layout.name());
         }
         fields.table()
     }

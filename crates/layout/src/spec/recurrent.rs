@@ -19,6 +19,19 @@ pub enum ConvLayout {
     Sd,
 }
 
+impl ConvLayout {
+    /// All variants.
+    pub const ALL: [Self; 2] = [Self::Ds, Self::Sd];
+
+    /// Returns the name in documents.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ds => "DS",
+            Self::Sd => "SD",
+        }
+    }
+}
+
 /// `mamba2_conv`: components `x` (by heads), `B` and `C` (by groups; complete on every rank if there is one group).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Mamba2Conv {

@@ -7,7 +7,7 @@ use crate::common::{config, config_but, fault};
 #[test]
 fn the_key_is_named_with_what_is_wrong() {
     for (name, changes, expected) in [
-        ("llama-3.1-8b", json!({"num_hidden_layers": "32"}), "num_hidden_layers: has to be a whole number, not \"32\""),
+        ("llama-3.1-8b", json!({"num_hidden_layers": "32"}), "num_hidden_layers: must be a whole number, not \"32\""),
         (
             "llama-3.1-8b",
             json!({"num_hidden_layers": 1_000_000_000_000_u64}),
@@ -21,7 +21,7 @@ fn the_key_is_named_with_what_is_wrong() {
         ),
         ("llama-3.1-8b", json!({"num_key_value_heads": 0}), "num_key_value_heads: cannot be 0"),
         ("llama-3.1-8b", json!({"num_key_value_heads": -8}), "num_key_value_heads: cannot be negative (-8)"),
-        ("llama-3.1-8b", json!({"head_dim": 128.5}), "head_dim: has to be a whole number, not 128.5"),
+        ("llama-3.1-8b", json!({"head_dim": 128.5}), "head_dim: must be a whole number, not 128.5"),
         (
             "llama-3.1-8b",
             json!({"head_dim": 1_u64 << 41}),
@@ -30,7 +30,7 @@ fn the_key_is_named_with_what_is_wrong() {
         (
             "llama-3.1-8b",
             json!({"torch_dtype": "bfloat61"}),
-            "torch_dtype: has to be an element type as bfloat16, not \"bfloat61\"",
+            "torch_dtype: must be an element type as bfloat16, not \"bfloat61\"",
         ),
         (
             "llama-3.1-8b",
@@ -66,7 +66,7 @@ fn the_key_is_named_with_what_is_wrong() {
         (
             "llama-3.1-8b",
             json!({"model_type": "absent"}),
-            "model_type: is missing: it has to name the model's family, as \"llama\"",
+            "model_type: is missing: it must name the model's family, as \"llama\"",
         ),
         (
             "gpt-oss-120b",
@@ -76,24 +76,16 @@ fn the_key_is_named_with_what_is_wrong() {
         (
             "gpt-oss-120b",
             json!({"layer_types": "full_attention"}),
-            "layer_types: has to be a list of texts, not \"full_attention\"",
+            "layer_types: must be a list of texts, not \"full_attention\"",
         ),
         ("gpt-oss-120b", json!({"sliding_window": 0}), "sliding_window: cannot be 0; null is no window"),
         ("gemma-3-1b", json!({"sliding_window_pattern": 0}), "sliding_window_pattern: cannot be 0"),
-        (
-            "qwen2.5-7b",
-            json!({"use_sliding_window": "yes"}),
-            "use_sliding_window: has to be true or false, not \"yes\"",
-        ),
+        ("qwen2.5-7b", json!({"use_sliding_window": "yes"}), "use_sliding_window: must be true or false, not \"yes\""),
         ("smollm3-3b", json!({"no_rope_layers": [1, 0]}), "no_rope_layers: has 2 entries, but there are 36 layers"),
-        ("smollm3-3b", json!({"no_rope_layers": [1, "0"]}), "no_rope_layers[1]: has to be a whole number, not \"0\""),
+        ("smollm3-3b", json!({"no_rope_layers": [1, "0"]}), "no_rope_layers[1]: must be a whole number, not \"0\""),
         ("mimo-v2-flash", json!({"sliding_window_size": 0}), "sliding_window_size: cannot be 0"),
         ("mimo-v2-flash", json!({"swa_head_dim": 0}), "swa_head_dim: cannot be 0"),
-        (
-            "step-3.5-flash",
-            json!({"attention_other_setting": 96}),
-            "attention_other_setting: has to be a table, not 96",
-        ),
+        ("step-3.5-flash", json!({"attention_other_setting": 96}), "attention_other_setting: must be a table, not 96"),
         (
             "step-3.5-flash",
             json!({"attention_other_setting": {"head_dim": 0}}),
@@ -103,26 +95,22 @@ fn the_key_is_named_with_what_is_wrong() {
         ("deepseek-v3", json!({"kv_lora_rank": 0}), "kv_lora_rank: cannot be 0"),
         ("longcat-flash", json!({"num_layers": 65_537}), "num_layers: cannot be more than 65536, not 65537"),
         ("deepseek-v3.2", json!({"index_head_dim": 96}), "index_head_dim: is 96, which cannot be scaled 128 by 128"),
-        (
-            "glm-5",
-            json!({"index_topk_pattern": "FSX"}),
-            "index_topk_pattern: has to be a letter for each layer, F or S",
-        ),
+        ("glm-5", json!({"index_topk_pattern": "FSX"}), "index_topk_pattern: must be a letter for each layer, F or S"),
         ("glm-5", json!({"index_topk_pattern": "FS"}), "index_topk_pattern: has 2 entries, but there are 78 layers"),
         (
             "deepseek-v4-flash",
             json!({"qk_rope_head_dim": 100}),
-            "qk_rope_head_dim: is 100, which leaves no multiple of 64 of head_dim = 512",
+            "qk_rope_head_dim: is 100, but head_dim = 512 less that must be a multiple of 64",
         ),
         (
             "deepseek-v4-flash",
             json!({"qk_rope_head_dim": 576}),
-            "qk_rope_head_dim: is 576, which leaves no multiple of 64 of head_dim = 512",
+            "qk_rope_head_dim: is 576, but head_dim = 512 less that must be a multiple of 64",
         ),
         (
             "deepseek-v4-flash",
             json!({"compress_rates": {"compressed_sparse_attention": 8}}),
-            "compress_rates.compressed_sparse_attention: has to be 4, not 8",
+            "compress_rates.compressed_sparse_attention: must be 4, not 8",
         ),
     ] {
         assert_eq!(fault(&config_but(name, changes)), expected, "{name}");
@@ -135,20 +123,20 @@ fn an_entry_of_a_list_is_named_with_its_place() {
     types[7] = json!("linear_attention");
     assert_eq!(
         fault(&config_but("gpt-oss-120b", json!({ "layer_types": types }))),
-        "layer_types[7]: has to be full_attention or sliding_attention, not \"linear_attention\""
+        "layer_types[7]: must be full_attention or sliding_attention, not \"linear_attention\""
     );
     let mut ratios = config("deepseek-v4-flash")["compress_ratios"].clone();
     ratios[4] = json!(8);
     assert_eq!(
         fault(&config_but("deepseek-v4-flash", json!({ "compress_ratios": ratios }))),
-        "compress_ratios[4]: has to be 0, 4 or 128, not 8"
+        "compress_ratios[4]: must be 0, 4 or 128, not 8"
     );
 }
 
 #[test]
 fn keys_of_a_text_model_have_the_path_to_it() {
     for (name, key, value, expected) in [
-        ("gemma-3-27b", "head_dim", json!("128"), "has to be a whole number, not \"128\""),
+        ("gemma-3-27b", "head_dim", json!("128"), "must be a whole number, not \"128\""),
         ("gemma-3n-e4b", "num_kv_shared_layers", json!(36), "cannot be more than the 35 layers"),
         ("gemma-4-31b", "global_head_dim", json!(0), "cannot be 0"),
         ("llama-4-scout-17b-16e", "attention_chunk_size", json!(0), "cannot be 0"),

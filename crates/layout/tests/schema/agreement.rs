@@ -11,8 +11,8 @@ use crate::{Validator, read};
 /// Faults that only the reader finds because a schema cannot express them, by a part of the message.
 const BEYOND_THE_SCHEMA: &[&str] = &[
     // What a name, a list of layers or an order is made of.
-    "has to be 1 to 64 letters, digits",
-    "is no layer and no range of layers",
+    "must be 1 to 64 letters, digits",
+    "is neither a layer nor a range of layers",
     "ends before it starts",
     "is given twice",
     "is beyond the last, 65535",
@@ -23,7 +23,7 @@ const BEYOND_THE_SCHEMA: &[&str] = &[
     "no place beside brackets",
     "inside of the brackets",
     "an order in the brackets is empty",
-    "a bracket has to be closed",
+    "a bracket must be closed",
     // How fields fit each other.
     "is the name of an earlier group",
     "is missing: give it here or for the whole deployment",

@@ -136,7 +136,7 @@ fn a_document_may_name_its_schema_for_editors() {
     assert_eq!(read(&document), Ok(plain));
     document["$schema"] = json!(1);
     let faults = read(&document).unwrap_err();
-    assert_eq!(faults.to_string(), "$schema: has to be text, not 1");
+    assert_eq!(faults.to_string(), "$schema: must be text, not 1");
     // Nowhere else.
     document["$schema"] = json!("");
     document["group"][0]["$schema"] = json!("");

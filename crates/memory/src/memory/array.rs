@@ -53,14 +53,14 @@ pub enum ArrayError {
     #[error("the array would start at {address:#x}, which is not a multiple of {align}")]
     Misaligned { address: usize, align: usize },
     /// The stride of an axis in bytes is not a multiple of the element's size.
-    #[error("a step along {axis:?} is {stride} bytes, no multiple of an element's {size}")]
+    #[error("a step along {axis:?} is {stride} bytes, not a multiple of an element's {size}")]
     Stride { axis: Axis, stride: u64, size: u64 },
     /// The content axes are not contiguous, as in a convolution with taps outside: the stride of this one differs from
     /// the length of the next.
     #[error("{axis:?} does not follow the next content axis: narrow it to a position, or copy")]
     Content { axis: Axis },
     /// Layers are in separate allocations, so no stride leads from one to the next.
-    #[error("allocations {first} to {last} are no single array: narrow to one layer, or copy")]
+    #[error("allocations {first} to {last} are not a single array: narrow to one layer, or copy")]
     SeveralAllocations { first: usize, last: usize },
     /// Two positions of the view share bytes.
     #[error("a step along {axis:?} is {stride} bytes, shorter than what it steps over")]

@@ -30,7 +30,7 @@ pub(super) fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
     let name = line.iter().position(|byte| !is_tchar(*byte));
     let (name, value) = match line.split_at(name.unwrap_or(line.len())) {
         ([], [b' ' | b'\t', ..]) => {
-            return Err(Refusal::bad("a header line begins with a blank; a header has to stand on one line"));
+            return Err(Refusal::bad("a header line begins with a blank; a header must be on one line"));
         }
         ([], [b':', ..]) => return Err(Refusal::bad("a header has no name")),
         (name, [b':', value @ ..]) => (name, value),

@@ -29,38 +29,36 @@ pub(super) const ITEMS: &[Item] = &[
     )),
     at_border(must(
         "library-name",
-        "the library of scheme foo is called libkv_store_foo.so (.dylib on macOS)",
+        "the library of scheme foo is named libkv_store_foo.so (.dylib on macOS)",
         library_name,
     )),
     at_border(ours(
         "exported-symbols",
-        "kv_store_get_vtable is the only symbol that needs to be exported; others may meet those of other \
-         libraries",
+        "kv_store_get_vtable is the only symbol that must be exported; others may clash with those of other libraries",
         exported,
     )),
     at_border(must(
         "table-version",
-        "version is the highest level implemented: 2 only with prefetch_chunks, and the table is the same at \
-         each call",
+        "version is the highest level implemented, 2 only with prefetch_chunks; every call returns the same table",
         version,
     )),
     at_border(ours("close-null", "close(NULL) does nothing", close_null)),
     at_border(ours("hash-length-bounds", "a hash of 0 or of more than 64 bytes is an error", hash_bounds)),
     at_border(ours(
         "null-arguments",
-        "a NULL pointer where something is needed is an error; data may be NULL where its length is 0",
+        "a NULL pointer is an error where a value is needed; data may be NULL if its length is 0",
         null_arguments,
     )),
     at_border(ours("name-bounds", "a name that is not UTF-8 or longer than 1,024 bytes is an error", name_bounds)),
     at_border(ours(
         "prefetch-bounds",
-        "prefetch_chunks refuses hash_len * n_hashes that no memory holds, and takes no hashes",
+        "prefetch_chunks refuses hash_len * n_hashes that no memory holds, and accepts zero hashes",
         prefetch_bounds,
     )),
-    at_border(ours("open-nonsense", "open returns NULL for what is no URI of a store", open_nonsense)),
+    at_border(ours("open-nonsense", "open returns NULL for a text that is not the URI of a store", open_nonsense)),
     at_border(ours(
         "missing-code",
-        "what is missing has a code of its own, -2 (-ENOENT), so that consumers can tell it from failures",
+        "missing values have their own code, -2 (-ENOENT), which consumers can tell from failures",
         missing_code,
     )),
 ];
@@ -260,7 +258,7 @@ fn open_nonsense(context: &Context<'_>) -> Outcome {
         }
     }
     ensure!(opened.is_empty(), "open took {}", opened.join(", and "));
-    Ok("open returned NULL for 3 texts that are no URIs".into())
+    Ok("open returned NULL for 3 texts that are not URIs".into())
 }
 
 fn missing_code(context: &Context<'_>) -> Outcome {

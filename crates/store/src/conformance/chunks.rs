@@ -9,33 +9,33 @@ use crate::hash::ChunkHash;
 use crate::loader::CallError;
 
 pub(super) const ITEMS: &[Item] = &[
-    must("chunk-put-get", "put_chunk stores bytes, which get_chunk gives back as they were", put_get),
-    must("chunk-again", "putting a chunk returns 0 (stored), putting it again is a no-op that returns 1", again),
-    ours(
-        "chunk-first-stays",
-        "other bytes under a hash that is there change nothing, and put_chunk returns 1",
-        first_stays,
+    must("chunk-put-get", "get_chunk returns the bytes that put_chunk stored", put_get),
+    must(
+        "chunk-again",
+        "the first put of a chunk returns 0 (stored); another one changes nothing and returns 1",
+        again,
     ),
-    must("chunk-missing", "a chunk that was never put is missing: a negative code, not an empty value", missing),
-    ours("chunk-empty", "a chunk of no bytes is a chunk: it is there, and it is empty", empty),
-    must("chunk-any-bytes", "values are any bytes: NUL, 0xff, text, and every length near powers of two", any_bytes),
+    ours("chunk-first-stays", "putting other bytes under an existing hash changes nothing and returns 1", first_stays),
+    must(
+        "chunk-missing",
+        "get_chunk of a chunk that was never put returns a negative code, not an empty value",
+        missing,
+    ),
+    ours("chunk-empty", "an empty chunk is not missing", empty),
+    must("chunk-any-bytes", "values may be any bytes: NUL, 0xff, text, and every length near powers of two", any_bytes),
     must(
         "chunk-inputs-borrowed",
-        "inputs are borrowed for the call: the consumer may overwrite them afterwards, before put_manifest",
+        "inputs are borrowed only during the call: the consumer may overwrite them before put_manifest",
         inputs_borrowed,
     ),
+    must("hash-8-16-32", "the consumer chooses its hashes; those of 8, 16 and 32 bytes are in use", usual_hashes),
+    ours("hash-any-length", "hashes may have 1 to 64 bytes, and every byte distinguishes them", all_hashes),
     must(
-        "hash-8-16-32",
-        "hashes are whatever bytes the consumer chose; those of 8, 16 and 32 bytes are in use",
-        usual_hashes,
+        "hash-whole",
+        "hashes that share their beginning or end, or contain NUL or `/`, are different keys",
+        whole_hashes,
     ),
-    ours("hash-any-length", "hashes have 1 to 64 bytes, all of which count", all_hashes),
-    must("hash-whole", "hashes that begin alike, end alike or hold NUL and `/` are different keys", whole_hashes),
-    must(
-        "chunk-prefetch",
-        "prefetch_chunks is a hint: it changes nothing, also for chunks that are not there",
-        prefetch,
-    ),
+    must("chunk-prefetch", "prefetch_chunks is a hint: it changes nothing, even for missing chunks", prefetch),
 ];
 
 fn put_get(context: &Context<'_>) -> Outcome {
@@ -95,14 +95,14 @@ fn missing(context: &Context<'_>) -> Outcome {
     for len in [8, 16, 32] {
         let hash = context.hash(len)?;
         if let Some(value) = store.get(&hash)? {
-            broken!("get_chunk of a hash that nobody put returned 0 and {} bytes", value.len());
+            broken!("get_chunk of a hash that was never put returned 0 and {} bytes", value.len());
         }
         // The failed read must not have created it.
         let put = store.put(&hash, b"now")?;
         ensure!(put == Put::Stored, "put_chunk after a get_chunk that found nothing returned 1");
     }
     store.put_manifest(&context.name("/missing")?, b"")?;
-    Ok("get_chunk of 3 hashes that nobody put returned a negative code".into())
+    Ok("get_chunk of 3 hashes that were never put returned a negative code".into())
 }
 
 fn empty(context: &Context<'_>) -> Outcome {

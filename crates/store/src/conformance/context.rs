@@ -159,9 +159,19 @@ impl Handle {
     }
 
     pub(super) fn expect_manifest(&self, name: &ManifestName, data: &[u8], when: &str) -> Result<(), Stop> {
-        let what = format!("manifest {:?}", shortened(name.as_str()));
-        same(self.get_manifest(name)?.as_deref(), data, &what, when)
+        same(self.get_manifest(name)?.as_deref(), data, &called(name), when)
     }
+
+    pub(super) fn expect_no_manifest(&self, name: &ManifestName, when: &str) -> Result<(), Stop> {
+        match self.get_manifest(name)? {
+            None => Ok(()),
+            Some(_) => Err(Stop::Broken(format!("{when}, {} is there", called(name)))),
+        }
+    }
+}
+
+fn called(name: &ManifestName) -> String {
+    format!("manifest {:?}", shortened(name.as_str()))
 }
 
 fn same(found: Option<&[u8]>, expected: &[u8], what: &str, when: &str) -> Result<(), Stop> {
@@ -180,7 +190,7 @@ fn same(found: Option<&[u8]>, expected: &[u8], what: &str, when: &str) -> Result
     Err(Stop::Broken(format!("{when}, {what} {how}")))
 }
 
-pub(super) fn shortened(name: &str) -> String {
+fn shortened(name: &str) -> String {
     match name.char_indices().nth(40) {
         Some((at, _)) => format!("{}... ({} bytes)", &name[..at], name.len()),
         None => name.to_owned(),

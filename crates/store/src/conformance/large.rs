@@ -5,8 +5,8 @@ use super::item::{Item, must};
 use super::outcome::Outcome;
 
 pub(super) const ITEMS: &[Item] = &[
-    must("large-chunk", "a chunk of 64 MiB is a chunk like others", chunk),
-    must("large-manifest", "a manifest of a few MiB is a manifest like others", manifest),
+    must("large-chunk", "a chunk of 64 MiB works like any other", chunk),
+    must("large-manifest", "a manifest of a few MiB works like any other", manifest),
 ];
 
 fn chunk(context: &Context<'_>) -> Outcome {

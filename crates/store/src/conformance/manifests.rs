@@ -9,27 +9,27 @@ use crate::hash::ChunkHash;
 pub(super) const ITEMS: &[Item] = &[
     must(
         "manifest-replace",
-        "put_manifest replaces the manifest whole, by shorter and longer bytes, and get_manifest gives the last",
+        "put_manifest replaces the whole manifest, by shorter or longer bytes, and get_manifest returns the last",
         replace,
     ),
-    must("manifest-missing", "a manifest that was never put is missing: a negative code, not an empty value", missing),
-    ours(
-        "manifest-empty",
-        "a manifest of no bytes is a manifest (oMLX publishes with one): it is there, and it is empty",
-        empty,
+    must(
+        "manifest-missing",
+        "get_manifest of a name that was never put returns a negative code, not an empty value",
+        missing,
     ),
+    ours("manifest-empty", "an empty manifest is not missing (oMLX publishes with one)", empty),
     must(
         "manifest-delete",
-        "delete_manifest removes it, returns 0 also when it was not there, and it can be put again",
+        "delete_manifest removes a manifest and returns 0, even if there was none; it can be put again",
         delete,
     ),
     ours("delete-keeps-chunks", "delete_manifest leaves the chunks to a later collection", delete_keeps_chunks),
     must(
         "two-namespaces",
-        "chunks and manifests do not meet: a manifest named by the hex of a chunk's hash is another thing",
+        "chunks and manifests have separate names: a manifest named by the hex of a chunk's hash is not that chunk",
         two_namespaces,
     ),
-    must("two-handles", "a manifest put, replaced or deleted on one handle is so on another one at once", two_handles),
+    must("two-handles", "another handle sees at once that a manifest was put, replaced or deleted", two_handles),
 ];
 
 fn replace(context: &Context<'_>) -> Outcome {
@@ -49,9 +49,9 @@ fn replace(context: &Context<'_>) -> Outcome {
 fn missing(context: &Context<'_>) -> Outcome {
     let store = context.open()?;
     if let Some(value) = store.get_manifest(&context.name("/missing")?)? {
-        broken!("get_manifest of a name that nobody put returned 0 and {} bytes", value.len());
+        broken!("get_manifest of a name that was never put returned 0 and {} bytes", value.len());
     }
-    Ok("get_manifest of a name that nobody put returned a negative code".into())
+    Ok("get_manifest of a name that was never put returned a negative code".into())
 }
 
 fn empty(context: &Context<'_>) -> Outcome {
@@ -75,14 +75,10 @@ fn delete(context: &Context<'_>) -> Outcome {
     store.put_manifest(&name, b"text")?;
     store.put_manifest(&kept, b"kept")?;
     store.delete_manifest(&name)?;
-    let gone = |store: &super::context::Handle, when: &str| -> Result<(), super::outcome::Stop> {
-        ensure!(store.get_manifest(&name)?.is_none(), "{when}, the deleted manifest is there");
-        Ok(())
-    };
-    gone(&store, "after delete_manifest")?;
-    gone(&context.open()?, "on another handle")?;
+    store.expect_no_manifest(&name, "after delete_manifest")?;
+    context.open()?.expect_no_manifest(&name, "after delete_manifest, on another handle")?;
     store.delete_manifest(&name)?;
-    gone(&store, "after a second delete_manifest")?;
+    store.expect_no_manifest(&name, "after a second delete_manifest")?;
     store.expect_manifest(&kept, b"kept", "after another one was deleted")?;
     store.put_manifest(&name, b"again")?;
     store.expect_manifest(&name, b"again", "put again")?;
@@ -137,10 +133,7 @@ fn two_handles(context: &Context<'_>) -> Outcome {
         to.expect_manifest(&name, data.as_bytes(), "after put_manifest on another handle")?;
         if round % 3 == 2 {
             from.delete_manifest(&name)?;
-            ensure!(
-                to.get_manifest(&name)?.is_none(),
-                "after delete_manifest on another handle, the manifest is there"
-            );
+            to.expect_no_manifest(&name, "after delete_manifest on another handle")?;
         }
     }
     Ok("each handle saw at once what the other did".into())

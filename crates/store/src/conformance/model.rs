@@ -8,11 +8,8 @@ use super::outcome::{Outcome, Stop};
 use crate::backend::Put;
 use crate::hash::ChunkHash;
 
-pub(super) const ITEMS: &[Item] = &[must(
-    "model",
-    "any sequence of calls on several handles answers as the contract's words do, taken one by one",
-    model,
-)];
+pub(super) const ITEMS: &[Item] =
+    &[must("model", "random sequences of calls on several handles get the answers that the contract requires", model)];
 
 /// The state of a chunk, as far as the contract determines it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,10 +47,10 @@ fn model(context: &Context<'_>) -> Outcome {
                 let put = store.put(&hashes[chunk], &value(&hashes[chunk]))?;
                 match (chunks[chunk], put) {
                     (Known::Absent, Put::AlreadyThere) => {
-                        return wrong(format!("put_chunk of chunk {chunk} returned 1, and nobody had put it"));
+                        return wrong(format!("put_chunk of chunk {chunk} returned 1, but it was never put"));
                     }
                     (Known::Published, Put::Stored) => {
-                        return wrong(format!("put_chunk of chunk {chunk} returned 0, and it was there"));
+                        return wrong(format!("put_chunk of chunk {chunk} returned 0, but it was there"));
                     }
                     _ => {}
                 }
@@ -67,10 +64,10 @@ fn model(context: &Context<'_>) -> Outcome {
                 let found = store.get(&hashes[chunk])?;
                 match (chunks[chunk], found) {
                     (Known::Published, None) => {
-                        return wrong(format!("chunk {chunk} is missing, and it was published"));
+                        return wrong(format!("chunk {chunk} is missing, but it was published"));
                     }
                     (Known::Absent, Some(_)) => {
-                        return wrong(format!("chunk {chunk} is there, and nobody has put it"));
+                        return wrong(format!("chunk {chunk} is there, but it was never put"));
                     }
                     (_, Some(found)) if found[..] != value(&hashes[chunk])[..] => {
                         return wrong(format!("chunk {chunk} has other bytes than were put"));

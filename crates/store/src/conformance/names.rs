@@ -1,23 +1,23 @@
 //! Items about names of manifests: they are all distinct, and none is a path.
 
-use super::context::{Context, shortened};
+use super::context::Context;
 use super::item::{Item, must, ours};
-use super::outcome::{Outcome, Stop, ensure};
+use super::outcome::{Outcome, Stop};
 use crate::name::ManifestName;
 
 pub(super) const ITEMS: &[Item] = &[
-    must("names-case", "a name is its bytes: names that differ in the case of a letter are different", case),
+    must("names-case", "names are compared as bytes: two that differ in the case of a letter are different", case),
     ours(
         "names-distinct",
-        "names that differ in one byte, in case, in escapes or in how Unicode writes them are different",
+        "names that differ in one byte, in case, in escapes or in Unicode normalization are different",
         distinct,
     ),
     ours(
         "names-no-paths",
-        "a name is never a path: `../x`, `/x`, `.`, `chunks` and the like are names like others",
+        "a name is never a path: `../x`, `/x`, `.`, `chunks` and the like are ordinary names",
         no_paths,
     ),
-    ours("names-long", "names have up to 1,024 bytes, all of which count", long),
+    ours("names-long", "names may have up to 1,024 bytes, and every byte distinguishes them", long),
 ];
 
 /// Puts a manifest under each name, reads all, removes every other one and reads all again.
@@ -25,11 +25,7 @@ fn check_distinct(context: &Context<'_>, names: &[ManifestName]) -> Result<(), S
     let store = context.open()?;
     let value = |n: usize| format!("manifest {n}").into_bytes();
     for (n, name) in names.iter().enumerate() {
-        ensure!(
-            store.get_manifest(name)?.is_none(),
-            "before it was put, manifest {:?} is there: another name is the same",
-            shortened(name.as_str())
-        );
+        store.expect_no_manifest(name, "after only other names were put")?;
         store.put_manifest(name, &value(n))?;
     }
     let other = context.open()?;
@@ -43,11 +39,7 @@ fn check_distinct(context: &Context<'_>, names: &[ManifestName]) -> Result<(), S
         if n % 2 == 0 {
             other.expect_manifest(name, &value(n), "after others were deleted")?;
         } else {
-            ensure!(
-                other.get_manifest(name)?.is_none(),
-                "manifest {:?} is there after it was deleted",
-                shortened(name.as_str())
-            );
+            other.expect_no_manifest(name, "after it was deleted")?;
         }
     }
     Ok(())

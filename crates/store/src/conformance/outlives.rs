@@ -13,7 +13,7 @@ use crate::name::ManifestName;
 
 pub(super) const ITEMS: &[Item] = &[in_processes(must(
     "outlives-process",
-    "what put_manifest has published can be read by another process, also when the one that wrote it was killed",
+    "another process can read what put_manifest has published, even if the writing process was killed",
     outlives,
 ))];
 

@@ -11,17 +11,17 @@ use crate::loader::Loaded;
 pub(super) const ITEMS: &[Item] = &[
     at_border(must(
         "outputs-malloc",
-        "output buffers come from C malloc: the caller writes to them and frees them, and then nothing is left of them",
+        "output buffers come from C malloc: the caller may write to them and frees them, and nothing of them remains",
         malloced,
     )),
     at_border(must(
         "outputs-own",
-        "each output is a buffer of its own: what the caller does to one shows nowhere else",
+        "each output is a separate buffer: changing or freeing one does not affect another",
         own,
     )),
     at_border(ours(
         "outputs-empty",
-        "an output of no bytes is a buffer, too, and not NULL: consumers follow the pointer (oMLX does)",
+        "an empty output is a buffer, too, and not NULL: consumers follow the pointer (oMLX does)",
         empty,
     )),
 ];

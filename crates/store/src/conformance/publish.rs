@@ -23,16 +23,16 @@ pub(super) const ITEMS: &[Item] = &[
     ),
     must(
         "publish-already-there",
-        "this holds for a chunk, too, whose put_chunk returned 1 because another handle had put it",
+        "the same holds for a chunk whose put_chunk returned 1 because another handle had put it",
         already_there,
     ),
     must(
         "manifest-atomic",
-        "a reader sees the old manifest or the new one whole: never a mixture, a part, nothing, or an older one",
+        "a reader sees the complete old or new manifest: never a mixture, a part, nothing, or an older one",
         atomic,
     ),
     ours("read-own-puts", "a chunk can be read on the handle that put it before put_manifest", own_puts),
-    must("reopen", "what was published is there after every handle was closed", reopen),
+    must("reopen", "published values are still there after all handles were closed", reopen),
 ];
 
 fn publish(context: &Context<'_>) -> Outcome {

@@ -10,8 +10,12 @@ use super::random::Random;
 use crate::hash::ChunkHash;
 
 pub(super) const ITEMS: &[Item] = &[
-    must("threads-one-handle", "a handle may be used from several threads at once", one_handle),
-    must("threads-own-handles", "handles of several threads may be used at once, on the same chunks too", own_handles),
+    must("threads-one-handle", "several threads may use one handle at once", one_handle),
+    must(
+        "threads-own-handles",
+        "several threads may use their own handles at once, even on the same chunks",
+        own_handles,
+    ),
     must("open-close", "handles may be opened and closed while others are in use", open_close),
 ];
 

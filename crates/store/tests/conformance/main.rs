@@ -100,7 +100,7 @@ fn notes_are_failures_where_that_is_asked_for() {
 #[test]
 fn a_report_says_what_was_asked_and_what_was_seen() {
     let text = check_toy(Fault::SecondPutStored).to_string();
-    for part in ["fail    chunk-again", "returned 0", "asked for: putting a chunk", "the contract", "seed 7"] {
+    for part in ["fail    chunk-again", "returned 0", "asked for: the first put of a chunk", "the contract", "seed 7"] {
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }
 }
@@ -130,14 +130,14 @@ toys! {
         "chunk-first-stays": "put_chunk of other bytes returned 0",
         "chunk-empty": "put_chunk of no bytes returned 0 again",
         "reopen": "put_chunk of the same returned 0",
-        "model": "returned 0, and it was there",
+        "model": "returned 0, but it was there",
     ]
     the_first_put_returns_1: FirstPutThere exactly [
         "chunk-again": "the first put_chunk returned 1",
         "chunk-missing": "put_chunk after a get_chunk that found nothing returned 1",
         "chunk-empty": "returned 1 at first",
         "two-namespaces": "returned 1",
-        "model": "returned 1, and nobody had put it",
+        "model": "returned 1, but it was never put",
     ]
     the_last_bytes_win: LastWriterWins exactly [
         "chunk-first-stays": "after other bytes were put under its hash, the chunk differs",
@@ -161,14 +161,14 @@ toys! {
         "manifest-atomic": "had returned",
     ]
     names_are_paths: NameAsPath exactly [
-        "names-distinct": "another name is the same",
-        "names-no-paths": "another name is the same",
+        "names-distinct": "after only other names were put",
+        "names-no-paths": "after only other names were put",
     ]
-    names_are_cut: NameCut exactly ["names-long": "another name is the same"]
+    names_are_cut: NameCut exactly ["names-long": "after only other names were put"]
     names_have_no_case: NameFolded exactly [
-        "names-case": "another name is the same",
-        "names-distinct": "another name is the same"]
-    a_slash_is_replaced: NameReplaced exactly ["names-distinct": "another name is the same"]
+        "names-case": "after only other names were put",
+        "names-distinct": "after only other names were put"]
+    a_slash_is_replaced: NameReplaced exactly ["names-distinct": "after only other names were put"]
     names_that_are_folders_are_refused: NameRefused exactly ["names-no-paths": "it is a path"]
     chunks_are_published_too_late: LateChunks among_others [
         "publish": "after put_manifest, on a handle that was open before, the chunk is missing",
@@ -181,7 +181,7 @@ toys! {
     chunks_are_never_published: NeverPublished among_others [
         "publish": "the chunk is missing",
         "reopen": "the chunk is missing",
-        "model": "and it was",
+        "model": "but it was",
     ]
     a_handle_does_not_see_its_own_chunks: BlindToOwn exactly [
         "read-own-puts": "before put_manifest, on its own handle, the chunk is missing",
@@ -214,7 +214,7 @@ toys! {
     a_missing_value_is_empty: EmptyForMissing among_others [
         "chunk-missing": "returned 0 and 0 bytes",
         "manifest-missing": "returned 0 and 0 bytes",
-        "manifest-delete": "the deleted manifest is there",
+        "manifest-delete": "after delete_manifest",
     ]
     a_missing_value_is_an_error: ErrorForMissing among_others [
         "chunk-missing": "there is nothing",
@@ -225,7 +225,7 @@ toys! {
         "model": "delete_manifest failed",
     ]
     deleting_does_nothing: DeleteNothing among_others [
-        "manifest-delete": "the deleted manifest is there",
+        "manifest-delete": "after delete_manifest",
         "two-handles": "after delete_manifest on another handle",
     ]
     deleting_a_manifest_takes_its_chunks: DeleteTakesChunks exactly [

@@ -83,5 +83,5 @@ pub(crate) fn plugin(arguments: &[&str], file: &str) -> PathBuf {
 
 /// `MemoryStore` as a plugin: the example `kv_store_memory`.
 pub(crate) fn memory_plugin() -> PathBuf {
-    plugin(&["--example", "kv_store_memory"], "libkv_store_memory.so")
+    plugin(&["-p", "transload-kv-store-file", "--example", "kv_store_memory"], "libkv_store_memory.so")
 }

@@ -195,7 +195,7 @@ toys! {
         "prefetch-bounds": "did not return within 10s",
     ]
     outputs_are_kept: ["FAULT_LEAK"] ["outputs-malloc": "took up that memory for good"]
-    names_have_no_case: ["FAULT_NO_CASE"] ["names-case": "another name is the same"]
+    names_have_no_case: ["FAULT_NO_CASE"] ["names-case": "after only other names were put"]
     a_long_hash_aborts: ["FAULT_ABORT_ON_LONG_HASH"] ["hash-length-bounds": "SIGABRT"]
     outputs_of_no_bytes_are_null: ["FAULT_NULL_FOR_EMPTY"] ["outputs-empty": "is NULL"]
 }

@@ -52,7 +52,7 @@ impl After {
                 return Ok(());
             };
             let told = receiver.wait_for(Option::is_some).await;
-            let lost = || Err("nobody tells any more whether its memory may be touched".to_owned());
+            let lost = || Err("the sender was dropped that would report when the memory may be touched".to_owned());
             told.ok().and_then(|outcome| outcome.clone()).unwrap_or_else(lost)
         }
     }

@@ -17,7 +17,7 @@ use crate::identity::{Identity, Renewals, default_instance, new_incarnation};
 use crate::path::carrier::Provider;
 use crate::path::quic::carrier::Quic;
 use crate::path::ring::carrier::Ring;
-use crate::quic::{BindError, Endpoints};
+use crate::quic::{Endpoints, EndpointsError};
 use transload_layout::Rank;
 use transload_plan::ids::{AgentId, DeploymentDigest, Incarnation, InstanceName};
 use transload_wire as wire;
@@ -63,7 +63,7 @@ pub enum RegisterError {
 pub enum BindAgentError {
     /// A socket could not be bound.
     #[error(transparent)]
-    Bind(#[from] BindError),
+    Bind(#[from] EndpointsError),
     /// Two of its paths have the same number.
     #[error("the agent would have {path} twice")]
     PathTwice {

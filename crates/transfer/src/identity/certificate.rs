@@ -6,7 +6,7 @@ use rustls_pki_types::CertificateDer;
 use thiserror::Error;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use super::name::{PeerIdentity, SCHEME, UriError, authority_uri, parse_authority_uri};
+use super::name::{PeerIdentity, PeerUriError, SCHEME, authority_uri, parse_authority_uri};
 use super::validity::Validity;
 use transload_plan::ids::{ClusterName, ServiceName};
 
@@ -16,6 +16,7 @@ pub(crate) const MAX_CERTIFICATE_BYTES: usize = 16 * 1024;
 /// The reason why a certificate does not name its holder, or names another one than expected.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum PeerIdentityError {
     /// The peer presented no certificate.
     #[error("no certificate")]
@@ -28,13 +29,13 @@ pub enum PeerIdentityError {
     Malformed,
     /// No subject alternative name is a `transload:` URI.
     #[error("the certificate names no agent: it has no {SCHEME} URI in its alternative names")]
-    Nobody,
+    NoAgent,
     /// Several are, although the identity must be unambiguous.
     #[error("the certificate has {count} {SCHEME} URIs; there must be exactly one")]
     Ambiguous { count: usize },
     /// The URI is not that of an agent.
     #[error("the certificate's {SCHEME} URI is not one of an agent")]
-    Uri(#[from] UriError),
+    Uri(#[from] PeerUriError),
     /// The holder belongs to another cluster.
     #[error("the certificate is of cluster {actual}, not {expected}")]
     WrongCluster { expected: ClusterName, actual: ClusterName },
@@ -102,12 +103,12 @@ fn identity_uri(certificate: &CertificateDer<'_>) -> Result<String, PeerIdentity
     let certificate = read(certificate)?;
     let names = certificate.subject_alternative_name();
     let names = names.map_err(|_| PeerIdentityError::Malformed)?;
-    let names = names.ok_or(PeerIdentityError::Nobody)?.value;
+    let names = names.ok_or(PeerIdentityError::NoAgent)?.value;
     let mut ours = names.general_names.iter().filter_map(|name| match name {
         GeneralName::URI(uri) if uri.starts_with(SCHEME) => Some(*uri),
         _ => None,
     });
-    let uri = ours.next().ok_or(PeerIdentityError::Nobody)?;
+    let uri = ours.next().ok_or(PeerIdentityError::NoAgent)?;
     match ours.count() {
         0 => Ok(uri.to_owned()),
         more => Err(PeerIdentityError::Ambiguous { count: more + 1 }),

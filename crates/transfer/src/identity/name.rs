@@ -64,7 +64,8 @@ pub struct PeerIdentity {
 /// The reason why a URI is not that of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum UriError {
+#[expect(missing_docs, reason = "the messages name the fields")]
+pub enum PeerUriError {
     /// It is longer than any identity can be.
     #[error("the URI is {actual} bytes long; {limit} are allowed")]
     TooLong { limit: usize, actual: usize },
@@ -83,17 +84,17 @@ pub enum UriError {
 }
 
 impl FromStr for PeerIdentity {
-    type Err = UriError;
+    type Err = PeerUriError;
 
-    fn from_str(uri: &str) -> Result<Self, UriError> {
+    fn from_str(uri: &str) -> Result<Self, PeerUriError> {
         let rest = check_scheme(uri)?;
-        let (cluster, rest) = rest.split_once("/agent/").ok_or(UriError::Form)?;
-        let (service, roles) = rest.split_once("?roles=").ok_or(UriError::Form)?;
+        let (cluster, rest) = rest.split_once("/agent/").ok_or(PeerUriError::Form)?;
+        let (service, roles) = rest.split_once("?roles=").ok_or(PeerUriError::Form)?;
         let roles = without_map(roles);
         let identity = Self { cluster: cluster.parse()?, service: service.parse()?, roles: roles.parse()? };
         let expected = identity.roles.to_string();
         if roles != expected {
-            return Err(UriError::RoleOrder { expected });
+            return Err(PeerUriError::RoleOrder { expected });
         }
         Ok(identity)
     }
@@ -120,16 +121,16 @@ pub(super) fn authority_uri(cluster: &ClusterName) -> String {
     format!("{SCHEME}{cluster}/authority")
 }
 
-pub(super) fn parse_authority_uri(uri: &str) -> Result<ClusterName, UriError> {
-    let cluster = check_scheme(uri)?.strip_suffix("/authority").ok_or(UriError::Form)?;
+pub(super) fn parse_authority_uri(uri: &str) -> Result<ClusterName, PeerUriError> {
+    let cluster = check_scheme(uri)?.strip_suffix("/authority").ok_or(PeerUriError::Form)?;
     Ok(cluster.parse()?)
 }
 
-fn check_scheme(uri: &str) -> Result<&str, UriError> {
+fn check_scheme(uri: &str) -> Result<&str, PeerUriError> {
     if uri.len() > MAX_URI_BYTES {
-        return Err(UriError::TooLong { limit: MAX_URI_BYTES, actual: uri.len() });
+        return Err(PeerUriError::TooLong { limit: MAX_URI_BYTES, actual: uri.len() });
     }
-    uri.strip_prefix(SCHEME).ok_or(UriError::Form)
+    uri.strip_prefix(SCHEME).ok_or(PeerUriError::Form)
 }
 
 #[cfg(test)]

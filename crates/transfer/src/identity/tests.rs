@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use rustls_pki_types::CertificateDer;
 
 use super::certificate::MAX_CERTIFICATE_BYTES;
-use super::name::UriError;
+use super::name::PeerUriError;
 use super::*;
 use transload_plan::ids::{ClusterName, NameError, ServiceName};
 use transload_wire::{Role, Roles};
@@ -86,24 +86,24 @@ fn other_texts_are_no_identities() {
         "https://east/agent/a?roles=pull",
         "transload://east/AGENT/a?roles=pull",
     ] {
-        assert_eq!(error(uri), UriError::Form, "{uri}");
+        assert_eq!(error(uri), PeerUriError::Form, "{uri}");
     }
-    assert!(matches!(error("transload:///agent/a?roles=pull"), UriError::Name(NameError::Empty)));
+    assert!(matches!(error("transload:///agent/a?roles=pull"), PeerUriError::Name(NameError::Empty)));
     assert!(matches!(
         error("transload://east/agent/a/b?roles=pull"),
-        UriError::Name(NameError::Character { found: '/' })
+        PeerUriError::Name(NameError::Character { found: '/' })
     ));
-    assert!(matches!(error("transload://user@east/agent/a?roles=pull"), UriError::Name(_)));
+    assert!(matches!(error("transload://user@east/agent/a?roles=pull"), PeerUriError::Name(_)));
     for roles in ["pull,", ",pull", "pull push", "PULL", "root", "pull&roles=push"] {
         let uri = format!("transload://east/agent/a?roles={roles}");
-        assert!(matches!(error(&uri), UriError::Role(_)), "{uri}");
+        assert!(matches!(error(&uri), PeerUriError::Role(_)), "{uri}");
     }
     for roles in ["push,pull", "pull,pull"] {
         let uri = format!("transload://east/agent/a?roles={roles}");
-        assert!(matches!(error(&uri), UriError::RoleOrder { .. }), "{uri}");
+        assert!(matches!(error(&uri), PeerUriError::RoleOrder { .. }), "{uri}");
     }
     let long = format!("transload://east/agent/{}?roles=", "a".repeat(600));
-    assert!(matches!(error(&long), UriError::TooLong { .. }));
+    assert!(matches!(error(&long), PeerUriError::TooLong { .. }));
 }
 
 #[test]
@@ -114,13 +114,13 @@ fn a_certificate_names_exactly_one_agent() {
     assert_eq!(read(&[uri]).unwrap().to_string(), uri);
     // Names of other systems may stand beside it.
     assert_eq!(read(&["spiffe://x/y", uri]).unwrap().service, service("a"), "beside another URI");
-    assert_eq!(read(&[]).unwrap_err(), PeerIdentityError::Nobody);
-    assert_eq!(read(&["spiffe://x/y"]).unwrap_err(), PeerIdentityError::Nobody);
+    assert_eq!(read(&[]).unwrap_err(), PeerIdentityError::NoAgent);
+    assert_eq!(read(&["spiffe://x/y"]).unwrap_err(), PeerIdentityError::NoAgent);
     assert_eq!(read(&[uri, uri]).unwrap_err(), PeerIdentityError::Ambiguous { count: 2 });
-    assert!(matches!(read(&["transload://east/authority"]).unwrap_err(), PeerIdentityError::Uri(UriError::Form)));
+    assert!(matches!(read(&["transload://east/authority"]).unwrap_err(), PeerIdentityError::Uri(PeerUriError::Form)));
     assert!(matches!(
         PeerIdentity::from_certificate(authority.certificate()).unwrap_err(),
-        PeerIdentityError::Uri(UriError::Form)
+        PeerIdentityError::Uri(PeerUriError::Form)
     ));
 }
 

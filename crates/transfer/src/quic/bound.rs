@@ -9,7 +9,7 @@ use std::{
 use quinn::{Endpoint, ServerConfig};
 
 use super::{
-    error::{BindError, CloseCode},
+    error::{CloseCode, EndpointsError},
     options::QuicOptions,
     path::ETHERNET_UDP_PAYLOAD,
     reset::ResetSecret,
@@ -37,7 +37,7 @@ impl Bound {
         options: &QuicOptions,
         server: &ServerConfig,
         secret: &ResetSecret,
-    ) -> Result<Self, BindError> {
+    ) -> Result<Self, EndpointsError> {
         let socket = socket::bind(addr, options.socket_buffer.min(CONTROL_BUFFER));
         let socket = socket.map_err(failed_at(addr))?;
         let largest = options.largest_udp_payload().min(ETHERNET_UDP_PAYLOAD);
@@ -50,7 +50,7 @@ impl Bound {
         options: &QuicOptions,
         server: &ServerConfig,
         secret: &ResetSecret,
-    ) -> Result<Vec<Self>, BindError> {
+    ) -> Result<Vec<Self>, EndpointsError> {
         let largest = options.largest_udp_payload();
         bind_lanes(control, options)?
             .into_iter()
@@ -68,8 +68,8 @@ impl Bound {
         largest_payload: u16,
         server: &ServerConfig,
         secret: &ResetSecret,
-    ) -> Result<Self, BindError> {
-        let thread = NetThread::start(name).map_err(BindError::Thread)?;
+    ) -> Result<Self, EndpointsError> {
+        let thread = NetThread::start(name).map_err(EndpointsError::Thread)?;
         let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
         let addr = socket.local_addr().map_err(failed_at(unspecified))?;
         let mut config = secret.endpoint_at(addr);
@@ -88,11 +88,11 @@ impl Drop for Bound {
     }
 }
 
-fn failed_at(addr: SocketAddr) -> impl Fn(io::Error) -> BindError {
-    move |source| BindError::Socket { addr, source }
+fn failed_at(addr: SocketAddr) -> impl Fn(io::Error) -> EndpointsError {
+    move |source| EndpointsError::Socket { addr, source }
 }
 
-fn bind_lanes(control: SocketAddr, options: &QuicOptions) -> Result<Vec<Socket>, BindError> {
+fn bind_lanes(control: SocketAddr, options: &QuicOptions) -> Result<Vec<Socket>, EndpointsError> {
     let wanted = usize::from(options.lanes);
     let bind = |port| {
         let addr = SocketAddr::new(control.ip(), port);
@@ -109,12 +109,12 @@ fn bind_lanes(control: SocketAddr, options: &QuicOptions) -> Result<Vec<Socket>,
         }
         match bind(port) {
             Ok(socket) => sockets.push(socket),
-            Err(BindError::Socket { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {}
+            Err(EndpointsError::Socket { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {}
             Err(error) => return Err(error),
         }
     }
     match sockets.len() {
-        found if found < wanted => Err(BindError::PortsTaken { found, lanes: options.lanes, first, last }),
+        found if found < wanted => Err(EndpointsError::PortsTaken { found, lanes: options.lanes, first, last }),
         _ => Ok(sockets),
     }
 }

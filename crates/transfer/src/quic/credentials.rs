@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use quinn::{ServerConfig, crypto::rustls::QuicServerConfig};
 
-use super::{error::BindError, options::QuicOptions};
+use super::{error::EndpointsError, options::QuicOptions};
 use crate::identity::{Identity, RenewalError};
 
 /// A replaceable identity, and the configuration that accepts connections with it.
@@ -21,7 +21,7 @@ struct Current {
 }
 
 impl Credentials {
-    pub(super) fn new(identity: Identity, options: Arc<QuicOptions>) -> Result<Self, BindError> {
+    pub(super) fn new(identity: Identity, options: Arc<QuicOptions>) -> Result<Self, EndpointsError> {
         let current = Current::new(identity, &options)?;
         Ok(Self { options, current: RwLock::new(current) })
     }
@@ -52,8 +52,8 @@ impl Credentials {
 }
 
 impl Current {
-    fn new(identity: Identity, options: &QuicOptions) -> Result<Self, BindError> {
-        let crypto = QuicServerConfig::try_from(identity.tls().server()).map_err(|_| BindError::Crypto)?;
+    fn new(identity: Identity, options: &QuicOptions) -> Result<Self, EndpointsError> {
+        let crypto = QuicServerConfig::try_from(identity.tls().server()).map_err(|_| EndpointsError::Crypto)?;
         let server = server_config(crypto, options);
         Ok(Self { identity, server })
     }

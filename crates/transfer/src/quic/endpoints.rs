@@ -21,7 +21,7 @@ use super::{
     bound::Bound,
     control::ControlConnection,
     credentials::Credentials,
-    error::{BindError, CloseCode, ConnectError, ConnectionLost},
+    error::{CloseCode, ConnectError, ConnectionLost, EndpointsError},
     lane::Lane,
     options::QuicOptions,
     path::{Path, TransportTowards, admit_lane, control_transport, lane_transport},
@@ -54,7 +54,7 @@ impl Endpoints {
     /// Binds `addr` for control, and one port per lane at the same IP address, and starts accepting.
     ///
     /// Port 0 lets the system choose. An IPv6 wildcard address also serves IPv4.
-    pub fn bind(identity: Identity, options: QuicOptions, addr: SocketAddr) -> Result<Self, BindError> {
+    pub fn bind(identity: Identity, options: QuicOptions, addr: SocketAddr) -> Result<Self, EndpointsError> {
         options.check()?;
         let options = Arc::new(options);
         let ticket_secret = identity.ticket_secret().clone();

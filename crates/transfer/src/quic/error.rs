@@ -6,7 +6,7 @@ use quinn::{ConnectionError, TransportErrorCode, VarInt};
 use rustls::AlertDescription;
 use thiserror::Error;
 
-use super::options::OptionsError;
+use super::options::QuicOptionsError;
 use crate::identity::PeerIdentityError;
 
 /// The reason for closing a connection, as stated by the side that closes it.
@@ -118,10 +118,11 @@ fn cut(reason: &[u8]) -> String {
 /// The reason why [`Endpoints::bind`](super::Endpoints::bind) failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum BindError {
+#[expect(missing_docs, reason = "the messages name the fields")]
+pub enum EndpointsError {
     /// A setting is invalid.
     #[error(transparent)]
-    Options(#[from] OptionsError),
+    Options(#[from] QuicOptionsError),
     /// No socket could be bound at an address.
     #[error("cannot bind {addr}")]
     Socket { addr: SocketAddr, source: io::Error },

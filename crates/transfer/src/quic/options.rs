@@ -116,7 +116,8 @@ impl Default for QuicOptions {
 /// A setting is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum OptionsError {
+#[expect(missing_docs, reason = "the messages name the fields")]
+pub enum QuicOptionsError {
     /// A number is out of its range.
     #[error("{field} is {actual}; it must be {expected}")]
     OutOfRange { field: &'static str, actual: String, expected: &'static str },
@@ -130,14 +131,14 @@ impl QuicOptions {
     ///
     /// # Errors
     /// The first invalid setting.
-    pub fn check(&self) -> Result<(), OptionsError> {
+    pub fn check(&self) -> Result<(), QuicOptionsError> {
         let ms = Duration::from_millis;
         let day = Duration::from_secs(24 * 60 * 60);
         let windows = 1 << 16..=1 << 31;
         macro_rules! check {
             ($field:ident, $ok:expr, $expected:literal) => {
                 if !$ok {
-                    return Err(OptionsError::OutOfRange {
+                    return Err(QuicOptionsError::OutOfRange {
                         field: stringify!($field),
                         actual: format!("{:?}", self.$field),
                         expected: $expected,
@@ -165,9 +166,9 @@ impl QuicOptions {
         check!([max_connections], 1.., "at least 1");
         match &self.lane_ports {
             Some(ports) if ports.len() < usize::from(self.lanes) => {
-                Err(OptionsError::TooFewPorts { ports: ports.len(), lanes: self.lanes })
+                Err(QuicOptionsError::TooFewPorts { ports: ports.len(), lanes: self.lanes })
             }
-            Some(ports) if *ports.start() == 0 => Err(OptionsError::OutOfRange {
+            Some(ports) if *ports.start() == 0 => Err(QuicOptionsError::OutOfRange {
                 field: "lane_ports",
                 actual: format!("{ports:?}"),
                 expected: "ports from 1",

@@ -1,6 +1,6 @@
 //! Descriptions of the two sides of a transfer.
 
-use transload::layout::spec::{ConvLayout, FieldValue};
+use transload::layout::spec::FieldValue;
 use transload::layout::{Deployment, Group, Spec};
 
 use super::number;
@@ -101,9 +101,6 @@ fn spec(spec: &Spec) -> String {
             field => parts.push(format!("{field} {value}")),
         }
     }
-    parts.extend(spec.conv_layout().map(|layout| match layout {
-        ConvLayout::Ds => "DS".to_owned(),
-        ConvLayout::Sd => "SD".to_owned(),
-    }));
+    parts.extend(spec.conv_layout().map(|layout| layout.name().to_owned()));
     format!("{}: {}", spec.kind(), parts.join(", "))
 }

@@ -68,8 +68,8 @@ impl<'a> Memory<'a> {
 
     /// Returns the meaning of the byte at an address; `None` for padding and within an element.
     pub(super) fn at(&self, address: u64) -> Option<Position> {
-        let (index, part) = (self.parts.iter().enumerate()).find(|(_, part)| part.position(address).is_some())?;
-        let position = part.position(address)?;
+        let mut parts = self.parts.iter().enumerate();
+        let (index, part, position) = parts.find_map(|(index, part)| Some((index, part, part.position(address)?)))?;
         let on = |axis| {
             let mut known = position.iter();
             known.find(|(of, _)| *of == axis).map_or(0, |(_, at)| *at)

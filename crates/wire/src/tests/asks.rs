@@ -5,63 +5,60 @@ use super::*;
 #[test]
 fn are_refused_by_name() {
     let mut t = Table::owner();
-    t.lease(1, 0, Direction::Pull, true);
+    t.lease(2, 0, Direction::Pull, true);
+    t.lease(3, 0, Direction::Pull, true);
+    let key = spec(2, 0, Direction::Pull, true).key;
+    t.do_(|machine, now, _| machine.cancel_lease(now, key)).unwrap();
+    t.wait(secs(11));
+    t.lease(4, 0, Direction::Pull, true);
     let pull = |change: fn(&mut Ask)| {
-        let mut ask = ask(1, 1);
+        let mut ask = ask(4, 1);
         change(&mut ask);
-        Message::Pull(ask)
+        ask
     };
     let by = |change: fn(&mut Claims)| {
-        let mut claims = claims(1, Direction::Pull);
+        let mut claims = claims(4, Direction::Pull);
         change(&mut claims);
-        let ticket = mint(&claims);
-        Message::Pull(Ask { ticket, ..ask(1, 1) })
+        Ask { ticket: mint(&claims), ..ask(4, 1) }
     };
-
-    let forged = Ticket::mint(&TicketKey::new(&[4; 32]), &claims(1, Direction::Pull)).unwrap();
-    let forged = Message::Pull(Ask { ticket: forged, ..ask(1, 1) });
-    assert_eq!(t.refusal(forged), Refusal::Forged);
-    let east = |claims: &mut Claims| claims.cluster = ClusterName::new("east").unwrap();
-    assert_eq!(t.refusal(by(east)), Refusal::WrongCluster { ours: cluster() });
-    let ours = OWNER.digest();
-    let other = |claims: &mut Claims| claims.owner = DeploymentDigest([9; 32]);
-    assert_eq!(t.refusal(by(other)), Refusal::WrongDeployment { ours });
-    let ours = life(1);
-    let past = |claims: &mut Claims| claims.incarnation = life(0);
-    assert_eq!(t.refusal(by(past)), Refusal::WrongIncarnation { ours });
-    let ticket = Direction::Push;
-    let push = |claims: &mut Claims| claims.direction = Direction::Push;
-    assert_eq!(t.refusal(by(push)), Refusal::WrongDirection { ticket });
-    let somebody = |claims: &mut Claims| {
-        claims.audience = Some(Audience::Agent(agent("somebody-else")));
-    };
-    assert_eq!(t.refusal(by(somebody)), Refusal::WrongPeer);
-
-    let rank = Rank(2);
-    assert_eq!(t.refusal(pull(|a| a.source = Rank(2))), Refusal::RankNotHere { rank });
-    assert_eq!(t.refusal(pull(|a| a.destination = Rank(2))), Refusal::RankNotYours { rank });
-    let other = pull(|a| a.content = ContentDigest([9; 32]));
-    assert_eq!(t.refusal(other), Refusal::DigestMismatch);
+    let forged = Ticket::mint(&TicketKey::new(&[4; 32]), &claims(4, Direction::Pull)).unwrap();
+    let (start, valid, rank) = (0, TOKENS, Rank(2));
     let (ours, theirs) = (plan(false), PlanDigest([9; 32]));
-    let other = pull(|a| a.plan = PlanDigest([9; 32]));
-    assert_eq!(t.refusal(other), Refusal::PlanDigestMismatch { ours, theirs });
-    let (start, valid, asked) = (0, TOKENS, TOKENS + 1);
-    let more = pull(|a| a.request.tokens += 1);
-    assert_eq!(t.refusal(more), Refusal::NotEnoughTokens { start, valid, asked });
-    let (owner, asker) = (Rank(0), Rank(1));
-    let nowhere = pull(|a| a.destination = Rank(1));
-    assert_eq!(t.refusal(nowhere), Refusal::NoRoute { owner, asker });
-    let (wanted, offered) = (PathSet::LOCAL, PathSet::QUIC);
-    let local = pull(|a| a.paths = PathSet::LOCAL);
-    assert_eq!(t.refusal(local), Refusal::PathUnavailable { wanted, offered });
-
-    let codec = Codec::Q8;
-    let coded = pull(|a| a.request.codec = Codec::Q8);
-    assert_eq!(t.refusal(coded), Refusal::Codec { codec });
-
+    let nowhere = Refusal::NoRoute { owner: Rank(0), asker: Rank(1) };
+    let unavailable = |wanted| Refusal::PathUnavailable { wanted, offered: PathSet::QUIC };
+    for (ask, refusal) in [
+        (Ask { ticket: forged, ..ask(4, 1) }, Refusal::Forged),
+        (by(|c| c.cluster = ClusterName::new("east").unwrap()), Refusal::WrongCluster { ours: cluster() }),
+        (by(|c| c.owner = DeploymentDigest([9; 32])), Refusal::WrongDeployment { ours: OWNER.digest() }),
+        (by(|c| c.incarnation = life(0)), Refusal::WrongIncarnation { ours: life(1) }),
+        (by(|c| c.direction = Direction::Push), Refusal::WrongDirection { ticket: Direction::Push }),
+        (by(|c| c.audience = Some(Audience::Agent(agent("somebody-else")))), Refusal::WrongPeer),
+        (ask(2, 1), Refusal::Cancelled),
+        (ask(3, 1), Refusal::Expired),
+        (pull(|a| a.source = Rank(2)), Refusal::RankNotHere { rank }),
+        (pull(|a| a.destination = Rank(2)), Refusal::RankNotYours { rank }),
+        (pull(|a| a.destination = Rank(1)), nowhere),
+        (pull(|a| a.content = ContentDigest([9; 32])), Refusal::DigestMismatch),
+        (pull(|a| a.plan = PlanDigest([9; 32])), Refusal::PlanDigestMismatch { ours, theirs }),
+        (pull(|a| a.request.tokens += 1), Refusal::NotEnoughTokens { start, valid, asked: TOKENS + 1 }),
+        (pull(|a| a.paths = PathSet::LOCAL), unavailable(PathSet::LOCAL)),
+        (pull(|a| a.paths = PathSet::default()), unavailable(PathSet::default())),
+        (pull(|a| a.request.codec = Codec::Q8), Refusal::Codec { codec: Codec::Q8 }),
+    ] {
+        assert_eq!(t.refusal(Message::Pull(ask)), refusal);
+    }
     assert_eq!(t.machine.gauges().transfers, 0);
-    let accepted = t.answer(Message::Pull(ask(1, 1)));
+    let accepted = t.answer(Message::Pull(ask(4, 1)));
     assert!(matches!(accepted, Some(Message::Accepted { .. })), "none of that has bound it");
+}
+
+#[test]
+fn are_for_ranks_that_the_asker_has() {
+    let mut t = Table::lonely("owner", OWNER, Options::default());
+    t.greet("holder", Roles::all(), Hello { ranks: vec![Rank(1)], ..hello("holder") });
+    t.lease(1, 0, Direction::Pull, true);
+    let rank = Rank(0);
+    assert_eq!(t.refusal(Message::Pull(ask(1, 1))), Refusal::RankNotYours { rank });
 }
 
 /// The owner sends in a codec over the network only, and accepts exact bytes only.
@@ -155,6 +152,8 @@ fn wait_in_bounded_number_and_may_be_withdrawn() {
     t.hear(Message::Pull(ask(2, 1)));
     let limit = 2;
     assert_eq!(t.refusal(Message::Pull(ask(3, 1))), Refusal::Busy { limit });
+    let (id, outcome) = (5, Err(Refusal::Busy { limit }));
+    assert_eq!(t.answer(Message::Invite(super::invitations::invitation(3))), Some(Message::Invited { id, outcome }));
     let failure = Failure::Cancelled;
     t.hear(Message::Abort { transfer: ask(1, 1).transfer, failure });
     assert_eq!(t.machine.gauges().early, 1);

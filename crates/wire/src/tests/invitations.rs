@@ -227,32 +227,31 @@ fn refuses_what_must_not_be() {
     let mut t = Table::owner();
     t.lease(1, 0, Direction::Pull, true);
     t.lease(2, 0, Direction::Push, true);
-    let with = |into: Claims| Invitation { into: mint(&into), ..invitation(1) };
-    let third = RankAddress { agent: agent("third"), host: "third.example".into(), port: 7600 };
-    for others in [
-        Claims { ranks: vec![third.clone(), third], ..into(3) },
-        Claims { owner: OWNER.digest(), ..into(3) },
-        Claims { incarnation: life(2), ..into(3) },
-    ] {
-        assert_eq!(refused(&mut t, with(others)), Refusal::NotYourBlocks);
-    }
-    let pull = Claims { direction: Direction::Pull, ..into(3) };
-    let ticket = Direction::Pull;
-    assert_eq!(refused(&mut t, with(pull)), Refusal::WrongDirection { ticket });
-    let audience = Some(Audience::Agent(agent("third")));
-    let for_another = Claims { audience, ..into(3) };
-    assert_eq!(refused(&mut t, with(for_another)), Refusal::WrongPeer);
-    let (start, valid, asked) = (0, TOKENS, TOKENS + 1);
-    let more = Claims { valid_tokens: TOKENS + 1, ..into(3) };
-    assert_eq!(refused(&mut t, with(more)), Refusal::NotEnoughTokens { start, valid, asked });
+    let to = |change: fn(&mut Claims)| {
+        let mut into = into(3);
+        change(&mut into);
+        Invitation { into: mint(&into), ..invitation(1) }
+    };
     let forged = Ticket::mint(&TicketKey::new(&[4; 32]), &into(3)).unwrap();
-    let forged = Invitation { into: forged, ..invitation(1) };
-    assert_eq!(refused(&mut t, forged), Refusal::Forged);
-    let other = Invitation { content: ContentDigest([9; 32]), ..invitation(1) };
-    assert_eq!(refused(&mut t, other), Refusal::DigestMismatch);
-    let wrong_way = Invitation { ticket: mint(&claims(2, Direction::Push)), ..invitation(2) };
-    let ticket = Direction::Push;
-    assert_eq!(refused(&mut t, wrong_way), Refusal::WrongDirection { ticket });
+    let (start, valid) = (0, TOKENS);
+    for (invitation, refusal) in [
+        (to(|c| c.ranks.iter_mut().for_each(|rank| rank.agent = agent("third"))), Refusal::NotYourBlocks),
+        (to(|c| c.owner = OWNER.digest()), Refusal::NotYourBlocks),
+        (to(|c| c.incarnation = life(2)), Refusal::NotYourBlocks),
+        (to(|c| c.cluster = ClusterName::new("east").unwrap()), Refusal::WrongCluster { ours: cluster() }),
+        (to(|c| c.direction = Direction::Pull), Refusal::WrongDirection { ticket: Direction::Pull }),
+        (to(|c| c.audience = Some(Audience::Agent(agent("third")))), Refusal::WrongPeer),
+        (to(|c| c.valid_tokens += 1), Refusal::NotEnoughTokens { start, valid, asked: TOKENS + 1 }),
+        (Invitation { into: forged.clone(), ..invitation(1) }, Refusal::Forged),
+        (Invitation { ticket: forged, ..invitation(1) }, Refusal::Forged),
+        (Invitation { content: ContentDigest([9; 32]), ..invitation(1) }, Refusal::DigestMismatch),
+        (
+            Invitation { ticket: mint(&claims(2, Direction::Push)), ..invitation(2) },
+            Refusal::WrongDirection { ticket: Direction::Push },
+        ),
+    ] {
+        assert_eq!(refused(&mut t, invitation), refusal);
+    }
     assert!(pushes(&t).is_empty());
     assert_eq!(t.machine.gauges().jobs, 0);
     // None of it has used the lease.

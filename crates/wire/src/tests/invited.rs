@@ -134,17 +134,18 @@ fn goes_on_while_the_agent_drains() {
 
 #[test]
 fn that_is_refused_fails_at_once() {
-    for (refusal, cancelled) in [
-        (Refusal::Expired, 0),
-        (Refusal::Consumed, 0),
-        (Refusal::DigestMismatch, 0),
-        (Refusal::NotYourBlocks, 1),
-        (Refusal::UnknownLease, 1),
+    for (refusal, kind, cancelled) in [
+        (Refusal::Expired, "expired", 0),
+        (Refusal::Consumed, "consumed", 0),
+        (Refusal::DigestMismatch, "content", 0),
+        (Refusal::NotYourBlocks, "refused", 1),
+        (Refusal::UnknownLease, "unknown", 1),
     ] {
         let (mut t, id) = inviting();
         invited(&mut t, id, Err(refusal.clone()));
-        let agent = agent("owner");
-        assert_eq!(t.job(), Err(JobError::NotPushed { agent, refusal }));
+        let (agent, error) = (agent("owner"), t.job().unwrap_err());
+        assert_eq!(error.kind(), kind);
+        assert_eq!(error, JobError::NotPushed { agent, refusal });
         // A statement about another agent's invitation has no effect.
         assert_eq!(cancels(&t), cancelled);
         assert_eq!(t.refusal(Message::Push(ask_from(0))), Refusal::Cancelled);

@@ -4,7 +4,17 @@ use std::ops::Range;
 
 use toml::de::DeTable;
 
-use super::{Faults, Located, Syntax};
+use super::syntax::Syntax;
+use crate::document::{Fault, Faults};
+
+/// A fault with its position in the text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// The fault, with its key path.
+    pub fault: Fault,
+    /// The position in bytes of the text, if known (never in JSON).
+    pub span: Option<Range<usize>>,
+}
 
 /// Finds the position of each fault. JSON has no spans, so its faults have only key paths.
 pub(super) fn all(faults: Faults, text: &str, syntax: Syntax) -> Vec<Located> {

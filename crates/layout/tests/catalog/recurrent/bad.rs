@@ -9,7 +9,7 @@ fn layers_that_are_told_wrong() {
     let pattern = |pattern| json!({"model_type": "nemotron_h", "hybrid_override_pattern": pattern});
     assert_fault(
         &pattern("M*xE"),
-        "hybrid_override_pattern: has 'x' for layer 2: it has to be of M (mamba), * (attention), \
+        "hybrid_override_pattern: has 'x' for layer 2: it must be of M (mamba), * (attention), \
          - (mlp) and E (experts)",
     );
     assert_fault(&pattern(""), "hybrid_override_pattern: cannot be empty");
@@ -28,7 +28,7 @@ fn layers_that_are_told_wrong() {
     );
     assert_fault(
         &json!({"model_type": "nemotron_h", "layers_block_type": ["mamba", "mlp", "rwkv"]}),
-        "layers_block_type[2]: has to be one of linear_attention, full_attention, mlp, moe, mamba, \
+        "layers_block_type[2]: must be one of linear_attention, full_attention, mlp, moe, mamba, \
          attention, not \"rwkv\"",
     );
     assert_fault(
@@ -45,7 +45,7 @@ fn layers_that_are_told_wrong() {
     );
     assert_fault(
         &config_but("jamba-mini-1.5", json!({"attn_layer_offset": 8})),
-        "attn_layer_offset: is 8: it has to be below attn_layer_period = 8",
+        "attn_layer_offset: is 8: it must be below attn_layer_period = 8",
     );
     assert_fault(&config_but("jamba-mini-1.5", json!({"attn_layer_period": 0})), "attn_layer_period: cannot be 0");
     assert_fault(
@@ -54,15 +54,15 @@ fn layers_that_are_told_wrong() {
     );
     assert_fault(
         &config_but("minimax-text-01", json!({"num_hidden_layers": 2, "attn_type_list": [0, 2]})),
-        "attn_type_list[1]: has to be 0 (linear) or 1 (full), not 2",
+        "attn_type_list[1]: must be 0 (linear) or 1 (full), not 2",
     );
     assert_fault(
         &config_but("minimax-text-01", json!({"attn_type_list": "absent"})),
-        "attn_type_list: is missing: it has to list 0 (linear) or 1 (full) for each layer",
+        "attn_type_list: is missing: it must list 0 (linear) or 1 (full) for each layer",
     );
     assert_fault(
         &json!({"model_type": "lfm2_moe"}),
-        "layer_types: is missing: it has to list conv or full_attention for each layer",
+        "layer_types: is missing: it must list conv or full_attention for each layer",
     );
 }
 
@@ -93,7 +93,7 @@ fn kimi_layers_that_are_told_wrong() {
             "linear_attn_config.full_attn_layers: is missing: kda_layers and full_attn_layers are \
              needed together",
         ),
-        (json!([1]), "linear_attn_config: has to be a table, not a list"),
+        (json!([1]), "linear_attn_config: must be a table, not a list"),
         (
             json!({"kda_layers": [1, 2, 3], "full_attn_layers": [4], "num_heads": 0}),
             "linear_attn_config.num_heads: cannot be 0",
@@ -128,7 +128,7 @@ fn sizes_that_do_not_fit_together() {
             "head_dim: is 64, but expand * hidden_size = 12288 over 128 heads is 96",
         ),
         ("nemotron-h-8b", json!({"n_groups": 3}), "n_groups: is 3, which does not divide mamba_num_heads = 128"),
-        ("nemotron-h-8b", json!({"conv_kernel": 1}), "conv_kernel: has to be 2 or more, or there is nothing to keep"),
+        ("nemotron-h-8b", json!({"conv_kernel": 1}), "conv_kernel: must be 2 or more, or there is nothing to keep"),
         (
             "nemotron-h-8b",
             json!({"mamba_num_heads": 1u64 << 30, "mamba_head_dim": 1u64 << 30}),
@@ -159,9 +159,9 @@ fn auto_is_no_number() {
         ("jamba-mini-1.5", "mamba_d_state"),
     ] {
         let error = fault(&config_but(name, json!({key: "auto"})));
-        let expected = format!("{key}: has to be a whole number, not \"auto\"");
+        let expected = format!("{key}: must be a whole number, not \"auto\"");
         assert_eq!(error, expected, "{name}");
     }
     let error = fault(&config_but("bamba-9b", json!({"mamba_d_head": "wide"})));
-    assert_eq!(error, "mamba_d_head: has to be a whole number, not \"wide\"");
+    assert_eq!(error, "mamba_d_head: must be a whole number, not \"wide\"");
 }

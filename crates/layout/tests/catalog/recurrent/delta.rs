@@ -151,7 +151,7 @@ fn glm_5_3_flash_is_refused_where_engines_would_cache_otherwise() {
         config
     };
     for (changes, expected) in [
-        (json!({"index_kpool": 1}), "index_kpool: has to be 2 or more: "),
+        (json!({"index_kpool": 1}), "index_kpool: must be 2 or more: "),
         (json!({"index_head_dim": 64}), "index_head_dim: is 64, which "),
         (json!({"indexer_types": vec!["shared"; 45]}), "indexer_types: has layer 3 take over "),
         (json!({"index_topk_freq": 3}), "index_topk_freq: has layer 3 take over "),

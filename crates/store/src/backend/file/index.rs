@@ -356,7 +356,7 @@ impl Index {
             None => Ok(None),
             Some((id, how)) => Err(StoreError::Damaged {
                 what: id.path(),
-                how: format!("{how}, so nobody knows whether it holds chunk {hash}"),
+                how: format!("{how}, so it is unknown whether it holds chunk {hash}"),
             }),
         }
     }

@@ -61,7 +61,7 @@ pub(super) fn unexpected(reply: &Reply) -> Failure {
         }
         Reply::Int(int) => format!("the number {int}"),
         Reply::Bulk(_) => "a string in an unexpected place".into(),
-        Reply::Nothing => "nothing where something has to be".into(),
+        Reply::Nothing => "nothing where a value must be".into(),
         Reply::Array(_) => "an array in an unexpected place".into(),
     })
 }

@@ -139,7 +139,7 @@ impl Inventory for S3Store {
                 what: "collecting with so short a grace period",
                 why: format!(
                     "saves rely on chunks of S3 that were put up to {} minutes ago: make it longer than \
-                     that, or 0 if nobody uses the store",
+                     that, or 0 if no process uses the store",
                     least.as_secs().div_ceil(60)
                 ),
             });

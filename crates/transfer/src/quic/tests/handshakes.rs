@@ -148,7 +148,7 @@ async fn impostors_are_found_out() {
     );
     let nobody = authority.sign(&[], Validity::of_agent()).unwrap();
     let error = connecting_to(&authority, nobody, tls::ALPN, None).await;
-    assert_eq!(error, ConnectError::Identity(PeerIdentityError::Nobody));
+    assert_eq!(error, ConnectError::Identity(PeerIdentityError::NoAgent));
 
     let old = authority.sign(&[URI], expired()).unwrap();
     let error = connecting_to(&authority, old, tls::ALPN, None).await;

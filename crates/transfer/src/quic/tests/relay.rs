@@ -177,7 +177,7 @@ async fn a_restarted_peer_resets_the_connections_of_its_life_before() {
             match start(addr) {
                 Ok(endpoints) => return endpoints,
                 // The old socket is closed once nobody waits for its goodbye any more.
-                Err(BindError::Socket { .. }) => tokio::time::sleep(Duration::from_millis(5)).await,
+                Err(EndpointsError::Socket { .. }) => tokio::time::sleep(Duration::from_millis(5)).await,
                 Err(error) => panic!("{error}"),
             }
         }

@@ -69,14 +69,14 @@ fn lanes_take_free_ports_of_their_range() {
     let endpoints = bind(first..=first + 3).unwrap();
     assert_eq!(endpoints.lane_ports(), [first + 1, first + 2]);
     match bind(first..=first + 3).unwrap_err() {
-        BindError::PortsTaken { found, lanes, .. } => assert_eq!((found, lanes), (1, 2)),
+        EndpointsError::PortsTaken { found, lanes, .. } => assert_eq!((found, lanes), (1, 2)),
         other => panic!("{other:?}"),
     }
     drop(taken);
     let taken = endpoints.control_addr();
     assert!(matches!(
         Endpoints::bind(identity(&authority, "b"), QuicOptions::default(), taken).unwrap_err(),
-        BindError::Socket { addr, .. } if addr == taken
+        EndpointsError::Socket { addr, .. } if addr == taken
     ));
 }
 

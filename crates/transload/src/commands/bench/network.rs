@@ -16,8 +16,27 @@ const INSIDE: &str = "TRANSLOAD_BENCH_MTU";
 /// The script that runs in the new network. `$1` is the MTU, the rest a command.
 const SCRIPT: &str = r#"ip link set lo mtu "$1" up && shift && exec "$@""#;
 
+/// The network that a bench runs over.
+#[derive(Debug, clap::Args)]
+pub(super) struct Network {
+    /// Packet size in bytes, including IP and UDP headers; networks between hosts usually have 1500 or 9000. Needs
+    /// `unshare` and `ip`. Default: 65536, as loopback has it.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1_280..=65_535))]
+    mtu: Option<u32>,
+}
+
+impl Network {
+    /// Continues in that network, if an MTU is given, and adds a note about it.
+    pub(super) fn enter(&self, notes: &mut Vec<String>) -> Result<(), Failure> {
+        let Some(mtu) = self.mtu else { return Ok(()) };
+        enter(mtu)?;
+        notes.push(format!("over loopback with an MTU of {mtu}"));
+        Ok(())
+    }
+}
+
 /// Replaces this process with itself in a network with packets of `mtu` bytes. Does nothing if it already runs in one.
-pub(super) fn enter(mtu: u32) -> Result<(), Failure> {
+fn enter(mtu: u32) -> Result<(), Failure> {
     let mtu = mtu.to_string();
     if env::var_os(INSIDE).is_some_and(|inside| *inside == *mtu) {
         return Ok(());

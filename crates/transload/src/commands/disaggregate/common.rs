@@ -259,7 +259,7 @@ struct Operating {
     drain: Duration,
 }
 
-/// The options of llm-d's sidecar that mean nothing here: manifests that have them go on working.
+/// The options of llm-d's sidecar that have no effect here. They are accepted, so that manifests with them keep working.
 #[derive(Debug, clap::Args)]
 pub(super) struct Ignored {
     #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "true")]

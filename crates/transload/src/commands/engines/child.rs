@@ -9,8 +9,8 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use super::messages::{Answer, Order};
-use crate::command::ThisProgram;
 use crate::failure::{Failure, chain};
+use crate::program::ThisProgram;
 
 /// The time that the process gets to end.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -8,8 +8,8 @@ use transload::transfer::{Agent, LeaseSetId, Path, Plan, PullReport, Request, Ro
 use super::broken;
 use super::engine::{Engine, Party};
 use super::gpu::Gpu;
-use super::pair::{PATIENCE, authority, issue, not_pulled, request, set, verify};
-use super::source::{ended, lease, ticket};
+use super::pair::{authority, issue, not_pulled, request, set, verify};
+use super::source::{PATIENCE, ended, lease, ticket};
 use crate::commands::shapes::Llama;
 use crate::failure::Failure;
 

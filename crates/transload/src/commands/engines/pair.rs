@@ -1,7 +1,5 @@
 //! The pair of processes, as seen by the destination.
 
-use std::time::Duration;
-
 use tracing::info;
 use transload::layout::Deployment;
 use transload::transfer::internal::identity::random_cluster_name;
@@ -10,19 +8,17 @@ use transload::transfer::{
     Tables, Ticket, TransferError,
 };
 
+use super::broken;
 use super::child::{ChildError, SourceProcess};
 use super::contents::{Checked, ContentsError};
 use super::credentials::Credentials;
 use super::engine::{Engine, Party, tables};
 use super::gpu::Gpu;
 use super::messages::{Answer, Order};
-use super::{broken, source::content};
+use super::source::{PATIENCE, content};
 use crate::commands::random::mix;
 use crate::commands::shapes::Llama;
 use crate::failure::{Failure, chain};
-
-/// The time that an agent gets for pending work at the end.
-pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A source in its own process and a destination in this one, with one request.
 pub(in crate::commands) struct Pair {

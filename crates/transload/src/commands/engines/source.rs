@@ -14,8 +14,10 @@ use transload::transfer::{
 
 use super::engine::{Engine, Party};
 use super::messages::{Answer, Order};
-use super::pair::PATIENCE;
 use crate::failure::{Failure, chain};
+
+/// The time that an agent gets for pending work at the end.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The time that blocks stay leased if they are not pulled.
 const LEASE: Duration = Duration::from_secs(60);

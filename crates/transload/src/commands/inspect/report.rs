@@ -9,7 +9,6 @@ use transload::layout::document::Value;
 use transload::layout::spec::ContentSizeError;
 use transload::layout::{Deployment, Footprint, Group};
 
-use super::Args;
 use crate::failure::Failure;
 use crate::show::sketch::sketch;
 use crate::show::table::Table;
@@ -481,16 +480,4 @@ fn block(group: &Group) -> String {
         true => "a sequence".to_owned(),
         false => number::count(group.block_size(), "token"),
     }
-}
-
-/// Formats a deployment document as TOML, with a comment on its origin.
-pub(super) fn toml(document: &Value, args: &Args, called: &str) -> String {
-    let mut text = format!("# From {called}. Check that your engine uses the same values:\n");
-    if args.order.is_none() {
-        text.push_str("# order: LBSHC (NHD) unless stated otherwise\n");
-    }
-    let _ = writeln!(text, "# num_blocks: enough for one sequence of {}", number::count(args.tokens, "token"));
-    // Every value of a document can be written as TOML.
-    text.push_str(&toml::to_string(document).unwrap_or_default());
-    text
 }

@@ -36,11 +36,8 @@ impl FromStr for Description {
                 "blocks" => side.num_blocks = Some(number()?),
                 "order" => side.order = Some(model::order(value)?),
                 "conv" => {
-                    side.conv_layout = match value.to_ascii_uppercase().as_str() {
-                        "DS" => ConvLayout::Ds,
-                        "SD" => ConvLayout::Sd,
-                        _ => return Err(format!("conv must be DS or SD, not {value:?}")),
-                    }
+                    let named = ConvLayout::ALL.into_iter().find(|layout| layout.name().eq_ignore_ascii_case(value));
+                    side.conv_layout = named.ok_or_else(|| format!("conv must be DS or SD, not {value:?}"))?;
                 }
                 "allocation" => {
                     side.allocation = match value {

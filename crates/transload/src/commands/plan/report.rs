@@ -134,14 +134,18 @@ const DESCRIPTOR_BYTES: u64 = 24;
 const MOST_ROWS: usize = 64;
 const MOST_COLUMNS: usize = 16;
 
+/// The bytes and chunks from each source rank to each destination rank.
+type Matrix = BTreeMap<(u32, u32), (u64, u64)>;
+
 impl<'a> Report<'a> {
     pub(in crate::commands) fn json(&self, list: bool) -> Json<'a> {
+        let matrix = self.matrix();
         Json {
             schema: "transload.plan/1",
             digest: self.plan.digest().to_string(),
             compile_ns: self.compile.as_nanos(),
             request: Asked { start: self.plan.request().start, tokens: self.plan.request().tokens },
-            links: self.links(),
+            links: self.links(&matrix),
             totals: Totals {
                 bytes: self.bound.bytes(),
                 distinct_bytes: self.plan.distinct_bytes(),
@@ -152,7 +156,7 @@ impl<'a> Report<'a> {
             histogram: (self.bound.histogram().into_iter()).map(|(length, chunks)| [length, chunks]).collect(),
             svg: self.svg.map(|file| file.display().to_string()),
             routes: self.rows(list),
-            matrix: (self.matrix().into_iter())
+            matrix: (matrix.into_iter())
                 .map(|((src, dst), (bytes, chunks))| [src.into(), dst.into(), bytes, chunks])
                 .collect(),
             descriptors: DescriptorLists {
@@ -185,9 +189,8 @@ impl<'a> Report<'a> {
     }
 
     /// Finds the pairs of ranks without traffic.
-    fn links(&self) -> Links {
+    fn links(&self, matrix: &Matrix) -> Links {
         let (sources, destinations) = (self.src.ranks(), self.dst.ranks().count() as u64);
-        let matrix = self.matrix();
         let busy: BTreeSet<u32> = matrix.keys().map(|(src, _)| *src).collect();
         let all = sources.size_hint().0 as u64 * destinations;
         Links {
@@ -197,8 +200,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Returns the bytes and chunks from each source rank to each destination rank, over all groups.
-    fn matrix(&self) -> BTreeMap<(u32, u32), (u64, u64)> {
+    /// Sums over all groups.
+    fn matrix(&self) -> Matrix {
         let mut matrix = BTreeMap::new();
         for route in &self.bound.routes {
             let ranks = (route.src_rank.0, route.dst_rank.0);
@@ -211,13 +214,12 @@ impl<'a> Report<'a> {
 
     /// Formats the matrix as a table with a row for each source rank and a column for each destination rank. Returns
     /// `None` if that says no more than the routes do, or does not fit.
-    fn matrix_table(&self) -> Option<String> {
+    fn matrix_table(&self, matrix: &Matrix) -> Option<String> {
         let [sources, destinations] = [self.src, self.dst].map(|side| side.ranks().count() as u32);
         let drawn = 2..=MOST_COLUMNS as u32;
         if !drawn.contains(&destinations) || sources > MOST_COLUMNS as u32 {
             return None;
         }
-        let matrix = self.matrix();
         let columns = (0..destinations).map(|rank| format!("|>to {rank}"));
         let mut table = Table::new(&(">from".to_owned() + &columns.collect::<String>()));
         for src in 0..sources {
@@ -258,8 +260,9 @@ impl<'a> Report<'a> {
         if more > 0 {
             let _ = writeln!(routes, " and {} more; --format csv lists all", number::count(more as u64, "row"));
         }
-        if let Some(matrix) = self.matrix_table() {
-            let _ = write!(routes, "\n{matrix}");
+        let matrix = self.matrix();
+        if let Some(table) = self.matrix_table(&matrix) {
+            let _ = write!(routes, "\n{table}");
         }
         let _ = write!(
             text,
@@ -277,7 +280,7 @@ impl<'a> Report<'a> {
                 all if all == moved => "all".to_owned(),
                 some => number::count(some, "byte"),
             },
-            self.links().text(self.src.ranks().count() as u64),
+            self.links(&matrix).text(self.src.ranks().count() as u64),
             number::time(self.compile),
             number::count(self.wire_bytes(), "byte"),
             self.plan.digest().to_string(),

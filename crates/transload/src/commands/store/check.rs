@@ -14,9 +14,9 @@ use transload::store::loader::Library;
 use transload::store::{ManifestName, StoreUri, is_built_in, open};
 
 use super::printable;
-use crate::command::ThisProgram;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::program::ThisProgram;
 use crate::show::number;
 use crate::show::progress::Progress;
 use crate::show::table::Table;

@@ -11,8 +11,7 @@ const MOST_CELLS: u64 = 32;
 
 /// Draws the matrix from `y` on. Returns its lower end.
 pub(super) fn draw(svg: &mut Svg, scene: &Scene<'_>, y: f64) -> f64 {
-    let sides = [scene.src, scene.dst];
-    let ranks = sides.map(|side| u64::from(side.tp()) * u64::from(side.pp()));
+    let ranks = scene.sides.map(|side| u64::from(side.tp()) * u64::from(side.pp()));
     let lump = ranks[0].max(ranks[1]).div_ceil(MOST_CELLS);
     let [rows, columns] = ranks.map(|ranks| ranks.div_ceil(lump));
     let (mut cells, mut pairs) = (BTreeMap::<[u64; 2], u64>::new(), 0);

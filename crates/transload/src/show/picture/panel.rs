@@ -1,7 +1,6 @@
 //! The panel of one group: the first chunks of a rank's memory, and their places on the other side.
 
-use transload::layout::spec::ConvLayout;
-use transload::layout::{Allocation, Deployment, Group, Rank, Side};
+use transload::layout::{Allocation, Group, Rank, Side};
 use transload::transfer::BlockTable;
 use transload::transfer::plan::BoundRoute;
 use transload::transfer::plan::program::Loop;
@@ -73,8 +72,8 @@ pub(super) struct Cell {
 impl Panel {
     /// Creates the panel of a group by its index, if any of it is transferred.
     pub(super) fn new(scene: &Scene<'_>, group: usize) -> Option<Self> {
-        let count = |side: &Deployment| side.ranks().count();
-        let followed = usize::from(count(scene.dst) < count(scene.src));
+        let [src, dst] = scene.sides.map(|side| side.ranks().count());
+        let followed = usize::from(dst < src);
         let ranks = |route: &BoundRoute| [route.src_rank, route.dst_rank];
         let routes = scene.bound.routes.iter();
         let routes = routes.filter(|route| route.group == group && route.chunks() > 0);
@@ -95,8 +94,7 @@ impl Panel {
         }
         chunks.sort_unstable_by_key(|chunk| (chunk.at[followed], *chunk));
         chunks.truncate(MOST_CHUNKS);
-        let sides = [Side::Source, Side::Destination];
-        let mut sides = sides.map(|side| strips(scene, group, side, &chunks));
+        let mut sides = [0, 1].map(|side| strips(scene, group, side, &chunks));
         place(&mut sides);
         Some(Self { group, followed, chunks, sides })
     }
@@ -104,11 +102,8 @@ impl Panel {
     /// Draws the panel from `y` on. Returns its lower end.
     pub(super) fn draw(&self, svg: &mut Svg, scene: &Scene<'_>, y: f64) -> f64 {
         let name = scene.plan.group_names().nth(self.group).unwrap_or_default();
-        let [above, below] = [Side::Source, Side::Destination].map(|side| {
-            let (deployment, group, name) = side_of(scene, self.group, side);
-            (caption(deployment, group, name), group)
-        });
-        let kinds: Vec<&str> = above.1.specs().iter().map(|spec| spec.kind()).collect();
+        let [above, below] = [0, 1].map(|side| caption(scene, self.group, side));
+        let kinds: Vec<&str> = group_of(scene, self.group, 0).specs().iter().map(|spec| spec.kind()).collect();
         svg.line(y, "ink head", 13.0, &format!("Group {name}: {}", kinds.join(" + ")));
         let routes = scene.bound.routes.iter();
         let routes = routes.filter(|route| route.group == self.group);
@@ -121,7 +116,7 @@ impl Panel {
             scene.called()[self.followed],
         );
         svg.line(y + 19.0, "dim note", 12.0, &note);
-        svg.line(y + 46.0, "ink head", 13.0, &above.0);
+        svg.line(y + 46.0, "ink head", 13.0, &above);
         let mut y = y + 52.0;
         for row in rows(&self.sides[0]) {
             y += ROW;
@@ -139,7 +134,7 @@ impl Panel {
             draw_row(svg, row, [y, y + 10.0]);
             y += ROW;
         }
-        svg.line(y + 16.0, "ink head", 13.0, &below.0);
+        svg.line(y + 16.0, "ink head", 13.0, &below);
         y + 20.0
     }
 
@@ -201,23 +196,18 @@ fn first(loops: &[Loop], most: u64, at: [u64; 2], each: &mut dyn FnMut([u64; 2])
     }
 }
 
-fn side_of<'a>(scene: &Scene<'a>, group: usize, side: Side) -> (&'a Deployment, &'a Group, String) {
-    let (deployment, index) = match side {
-        Side::Source => (scene.src, 0),
-        Side::Destination => (scene.dst, 1),
-    };
-    let group = &deployment.groups()[scene.plan.group_of(side, group)];
-    (deployment, group, scene.names()[index].to_owned())
+/// Returns a group of the plan as one side has it.
+fn group_of<'a>(scene: &Scene<'a>, group: usize, side: usize) -> &'a Group {
+    let of = [Side::Source, Side::Destination][side];
+    &scene.sides[side].groups()[scene.plan.group_of(of, group)]
 }
 
 /// Formats a side's caption: `prefill: LBHSC, TP 4, blocks of 16`.
-fn caption(deployment: &Deployment, group: &Group, name: String) -> String {
-    let mut text = format!("{name}: {}", group.physical_order());
+fn caption(scene: &Scene<'_>, group: usize, side: usize) -> String {
+    let (deployment, group) = (scene.sides[side], group_of(scene, group, side));
+    let mut text = format!("{}: {}", scene.names()[side], group.physical_order());
     for layout in group.specs().iter().filter_map(|spec| spec.conv_layout()) {
-        text.push_str(match layout {
-            ConvLayout::Ds => ", conv DS",
-            ConvLayout::Sd => ", conv SD",
-        });
+        text.push_str(&format!(", conv {}", layout.name()));
     }
     text.push_str(&format!(", TP {}", deployment.tp()));
     if deployment.pp() > 1 {
@@ -233,20 +223,15 @@ fn caption(deployment: &Deployment, group: &Group, name: String) -> String {
 }
 
 /// Returns the memory of all ranks of a side that have one of the chunks.
-fn strips(scene: &Scene<'_>, group: usize, side: Side, chunks: &[Chunk]) -> Vec<Strip> {
-    let (deployment, of, _) = side_of(scene, group, side);
-    let (index, tables) = match side {
-        Side::Source => (0, scene.tables.0),
-        Side::Destination => (1, scene.tables.1),
-    };
-    let mut ranks: Vec<Rank> = chunks.iter().map(|chunk| chunk.ranks[index]).collect();
+fn strips(scene: &Scene<'_>, group: usize, side: usize, chunks: &[Chunk]) -> Vec<Strip> {
+    let mut ranks: Vec<Rank> = chunks.iter().map(|chunk| chunk.ranks[side]).collect();
     ranks.sort_unstable();
     ranks.dedup();
     let strips = ranks.into_iter().map(|rank| {
-        let memory = Memory::new(deployment, of, rank);
+        let memory = Memory::new(scene.sides[side], group_of(scene, group, side), rank);
         let mut runs: Vec<(u64, u64, usize)> = (chunks.iter().enumerate())
-            .filter(|(_, chunk)| chunk.ranks[index] == rank)
-            .map(|(number, chunk)| (chunk.at[index], chunk.bytes, number))
+            .filter(|(_, chunk)| chunk.ranks[side] == rank)
+            .map(|(number, chunk)| (chunk.at[side], chunk.bytes, number))
             .collect();
         runs.sort_unstable();
         // A source may send a chunk to several ranks.
@@ -261,7 +246,7 @@ fn strips(scene: &Scene<'_>, group: usize, side: Side, chunks: &[Chunk]) -> Vec<
             end = at + bytes;
             cells.push(Cell {
                 chunk: Some(number),
-                labels: labels(&memory, &tables.0[group], at, end - 1),
+                labels: labels(&memory, &scene.tables[side].0[group], at, end - 1),
                 ..gap(at, end)
             });
         }

@@ -59,13 +59,7 @@ impl Case {
     }
 
     fn scene(&self) -> Scene<'_> {
-        Scene {
-            src: &self.src,
-            dst: &self.dst,
-            plan: &self.plan,
-            bound: &self.bound,
-            tables: (&self.tables, &self.tables),
-        }
+        Scene { sides: [&self.src, &self.dst], plan: &self.plan, bound: &self.bound, tables: [&self.tables; 2] }
     }
 }
 
@@ -302,7 +296,7 @@ fn scattered_blocks_stand_where_they_are() {
     let case = Case::new(tiny(1, 2, "NHD"), tiny(2, 4, "HND"), 7);
     let src = Tables(vec![BlockTable::List(vec![3, 0, 2, 1])]);
     let bound = case.plan.bind(&src, &case.tables).expect("bound");
-    let scene = Scene { bound: &bound, tables: (&src, &case.tables), ..case.scene() };
+    let scene = Scene { bound: &bound, tables: [&src, &case.tables], ..case.scene() };
     let panel = Panel::new(&scene, 0).expect("a panel");
     let held = |axis: &str| {
         let cells = panel.sides[0][0].cells.iter();

@@ -4,9 +4,10 @@ use std::fmt::Write;
 
 use transload::layout::{Axis, ComponentView};
 
-use super::INDENT;
 use crate::show::memory::{Memory, Position};
 use crate::show::number::exact_bytes;
+
+pub(super) const INDENT: &str = "   ";
 
 const MORE: &str = "…";
 

@@ -26,7 +26,7 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 #[non_exhaustive]
 pub enum MemfdFault {
     /// It is not a memfd of ordinary pages, or cannot be examined.
-    #[error("the descriptor is no memfd of ordinary pages")]
+    #[error("the descriptor is not a memfd of ordinary pages")]
     NotMemfd,
     /// A seal is missing.
     #[error("the memfd lacks seals: {demanded:#x} demanded, {found:#x} found")]

@@ -42,7 +42,9 @@ pub(super) fn run(schedule: &mut Schedule, server: &Server) -> Result<(Vec<Figur
     let archive = Archive::new(store.clone(), model, &deployment).map_err(unkept)?;
     let tokens: Vec<u32> = (0..TOKENS).collect();
     let prompt = Prompt::new(&tokens);
-    save(&archive, &prompt, &deployment).map_err(unkept)?;
+    let bytes = deployment.groups()[0].placement(0).allocation_bytes as usize;
+    let caches = [Memory::allocate(&[bytes]).map_err(|error| unkept(error.into()))?];
+    save(&archive, &tokens, &deployment, &caches)?;
 
     let mut trips = 0;
     let mut find = || -> Result<f64, Failure> {
@@ -77,14 +79,20 @@ pub(super) fn run(schedule: &mut Schedule, server: &Server) -> Result<(Vec<Figur
     Ok((vec![figure], note))
 }
 
-fn save(archive: &Archive, prompt: &Prompt<'_>, deployment: &Deployment) -> Result<(), ArchiveError> {
-    let missing = archive.missing(prompt, &SaveRequest::tokens(TOKENS.into()))?;
-    let bytes = deployment.groups()[0].placement(0).allocation_bytes as usize;
-    let caches = [Memory::allocate(&[bytes])?];
-    let tables = Tables(vec![BlockTable::Identity]);
-    let part = archive.rank(deployment, Rank(0))?.save(&missing, &caches, &tables)?;
-    archive.publish(&missing, &[part])?;
-    Ok(())
+/// Saves this prompt out of blocks that lie in the order of its tokens.
+pub(super) fn save(
+    archive: &Archive,
+    tokens: &[u32],
+    deployment: &Deployment,
+    caches: &[Memory],
+) -> Result<(), Failure> {
+    let save = || {
+        let missing = archive.missing(&Prompt::new(tokens), &SaveRequest::tokens(tokens.len() as u64))?;
+        let tables = Tables(vec![BlockTable::Identity]);
+        let part = archive.rank(deployment, Rank(0))?.save(&missing, caches, &tables)?;
+        archive.publish(&missing, &[part])
+    };
+    save().map(drop).map_err(unkept)
 }
 
 pub(super) fn unkept(error: ArchiveError) -> Failure {

@@ -6,14 +6,14 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use transload::archive::{Archive, Model, Prompt, SaveRequest};
+use transload::archive::{Archive, Model, Prompt};
 use transload::layout::Rank;
 use transload::store::Backend;
 use transload::store::backend::file::{FileOptions, FileStore};
 use transload::store::backend::{MemoryStore, Tier, TierStore, Write};
 use transload::transfer::{BlockTable, Memory, Tables};
 
-use super::prefix::unkept;
+use super::prefix::{save, unkept};
 use super::{Chunks, failed, refused};
 use crate::commands::bench::measure::Figure;
 use crate::commands::bench::schedule::{Schedule, timed};
@@ -114,19 +114,7 @@ impl Prompted {
     }
 
     fn save(&self, store: &Arc<dyn Backend>) -> Result<(), Failure> {
-        let archive = self.archive(store)?;
-        let prompt = Prompt::new(&self.tokens);
-        let save = || {
-            let missing = archive.missing(&prompt, &SaveRequest::tokens(TOKENS.into()))?;
-            let rank = archive.rank(&self.deployment, Rank(0))?;
-            let part = rank.save(&missing, &self.caches, &self.tables())?;
-            archive.publish(&missing, &[part])
-        };
-        save().map(drop).map_err(unkept)
-    }
-
-    fn tables(&self) -> Tables {
-        Tables(vec![BlockTable::Identity])
+        save(&self.archive(store)?, &self.tokens, &self.deployment, &self.caches)
     }
 
     /// Finds the prompt and restores all of it. Returns GB/s.
@@ -135,7 +123,7 @@ impl Prompted {
         let rank = archive.rank(&self.deployment, Rank(0)).map_err(unkept)?;
         let (restored, time) = timed(|| {
             let found = archive.find(&Prompt::new(&self.tokens))?;
-            rank.restore(&found, 0, &self.caches, &self.tables())
+            rank.restore(&found, 0, &self.caches, &Tables(vec![BlockTable::Identity]))
         });
         let restored = restored.map_err(unkept)?;
         match restored.tokens == u64::from(TOKENS) {

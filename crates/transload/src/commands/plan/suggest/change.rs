@@ -73,14 +73,9 @@ impl Change {
         if let Some(order) = self.order.filter(|_| group.takes_orders()) {
             group.order = Some(order.to_owned());
         }
-        if let Some(name) = self.conv_layout {
+        if let Some(wanted) = ConvLayout::ALL.into_iter().find(|layout| Some(layout.name()) == self.conv_layout) {
             let layouts = group.specs.iter_mut().filter_map(Spec::conv_layout_mut);
-            for layout in layouts {
-                *layout = match name {
-                    "DS" => ConvLayout::Ds,
-                    _ => ConvLayout::Sd,
-                };
-            }
+            layouts.for_each(|layout| *layout = wanted);
         }
         if *self != Self::default() {
             // Explicit strides fit only the unchanged layout.
@@ -106,8 +101,5 @@ impl Change {
 /// Returns the layout of a side's convolutions, if it has any.
 pub(super) fn conv_layout(document: &Document) -> Option<&'static str> {
     let mut specs = document.groups.iter().flat_map(|group| &group.specs);
-    specs.find_map(Spec::conv_layout).map(|layout| match layout {
-        ConvLayout::Ds => "DS",
-        ConvLayout::Sd => "SD",
-    })
+    specs.find_map(Spec::conv_layout).map(ConvLayout::name)
 }

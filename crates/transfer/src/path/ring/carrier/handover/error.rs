@@ -13,8 +13,8 @@ use crate::path::ring::carrier::staging::ShapeError;
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum HandoverError {
     /// No process listens on that name here: the peer is on another host or in another network namespace, or is gone.
-    #[error("nobody listens on the peer's local socket")]
-    NobodyThere,
+    #[error("no process listens on the peer's local socket")]
+    NoListener,
     /// The process belongs to another user.
     #[error("the peer runs as user {uid}, who is not allowed")]
     ForeignUser { uid: u32 },

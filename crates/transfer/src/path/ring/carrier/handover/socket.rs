@@ -48,7 +48,7 @@ impl Packets {
                 // The listener's queue is full, and there is no event to wait for.
                 Err(Errno::AGAIN) => tokio::time::sleep(Duration::from_millis(2)).await,
                 Err(Errno::INTR) => {}
-                Err(Errno::CONNREFUSED) => return Err(HandoverError::NobodyThere),
+                Err(Errno::CONNREFUSED) => return Err(HandoverError::NoListener),
                 Err(e) => return Err(failed(e)),
             }
         }

@@ -66,7 +66,7 @@ async fn tokens_are_for_one_use_by_who_holds_them() {
     expected.connection(Duration::from_secs(20)).await.unwrap();
 
     let nobody = random_socket().unwrap();
-    assert!(matches!(connect(&nobody, &token, &limits()).await, Err(HandoverError::NobodyThere)));
+    assert!(matches!(connect(&nobody, &token, &limits()).await, Err(HandoverError::NoListener)));
     let expected = listener.expect(&token).unwrap();
     assert!(matches!(expected.connection(Duration::from_millis(1)).await, Err(HandoverError::TimedOut)));
 }
