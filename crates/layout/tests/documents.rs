@@ -101,7 +101,7 @@ fn tokens_are_dealt_out_to_ranks_that_hold_the_same_units() {
     compressed["group"][0]["spec"][0] = opaque;
     for (document, path, part) in [
         (side(json!({"dcp": 3}), none(), none()), "dcp", "has to divide tp, which is 8, and not be 3"),
-        (side(json!({"dcp": 65}), none(), none()), "dcp", "has to be from 1 to 64"),
+        (side(json!({"dcp": 65}), none(), none()), "dcp", "must be from 1 to 64"),
         (side(none(), none(), json!({"heads": 4})), &heads, "4 on 8 ranks cannot each be on a multiple of dcp = 4"),
         (side(none(), none(), json!({"heads": 8})), &heads, "8 on 8 ranks"),
         (side(none(), none(), json!({"sliding_window": 8})), spec, "tokens = \"whole\""),
@@ -345,7 +345,7 @@ fn a_group_may_be_elsewhere_on_each_stage() {
     for (stages, path, part) in [
         (json!([{}]), "stage", "has 1 entries, but pp is 2"),
         (json!([]), "stage", "at least one [[group.stage]]"),
-        (json!({}), "stage", "has to be a list of tables"),
+        (json!({}), "stage", "must be a list of tables"),
         (json!([{}, {"block_stride": 100}]), "stage[1].block_stride", "takes 65536"),
         (json!([{}, {"offset": 1u64 << 43}]), "stage[1].offset", "exceeds"),
         (json!([{}, {"layer_stride": 0}]), "stage[1].layer_stride", "from 1 to"),

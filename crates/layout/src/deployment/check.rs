@@ -225,7 +225,7 @@ impl GroupCheck<'_> {
             }
             if spec.tokens_per_state().is_some_and(|tokens| !interleave.is_multiple_of(tokens)) {
                 let problem =
-                    format!("has to be a multiple of the tokens_per_state of {path}, and not be {interleave}");
+                    format!("must be a multiple of the tokens_per_state of {path}, and not {interleave}");
                 report.add_once("interleave".to_owned(), problem);
             }
             let components = spec.geometry().components;

@@ -147,7 +147,7 @@ impl<'a, 'f> Reader<'a, 'f> {
         match self.request(key, Form::Flag, Need::Default(Value::Bool(false)), about) {
             None => Ok(false),
             Some(Value::Bool(flag)) => Ok(*flag),
-            Some(other) => Err(self.fault(key, format!("has to be true or false, not {}", other.describe()))),
+            Some(other) => Err(self.fault(key, format!("must be true or false, not {}", other.describe()))),
         }
     }
 
