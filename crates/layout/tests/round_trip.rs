@@ -143,10 +143,17 @@ fn groups() -> impl Strategy<Value = GroupDocument> {
     let stage = (bytes(), bytes(), bytes());
     let stage =
         stage.prop_map(|(offset, block_stride, layer_stride)| StageDocument { offset, block_stride, layer_stride });
-    let stages = prop_oneof![12 => Just(Vec::new()), 1 => vec(stage, 1..3)];
+    let stages = prop_oneof![24 => Just(Vec::new()), 1 => vec(stage, 1..3)];
     let layers = prop_oneof![20 => select(vec!["0-3", "0,2", "1,3", "3"]), 1 => Just("")];
     (layers, sizes, order, any::<[bool; 3]>(), stages, specs()).prop_map(
-        |(layers, (block_size, num_blocks, offset, block_stride, layer_stride), order, [apart, dealt, draft], stages, specs)| {
+        |(
+            layers,
+            (block_size, num_blocks, offset, block_stride, layer_stride),
+            order,
+            [apart, dealt, draft],
+            stages,
+            specs,
+        )| {
             GroupDocument {
                 name: String::new(),
                 layers: layers.to_owned(),
@@ -174,7 +181,7 @@ fn documents() -> impl Strategy<Value = Document> {
         1 => Just((2, None, Some(vec![4]))),
     ];
     let name = select(vec!["", "prefill", "two words \"quoted\" \u{e9}"]);
-    let deal = select(vec![(1, 1), (1, 1), (2, 1), (2, 16), (4, 64), (3, 0), (0, 16)]);
+    let deal = select(vec![(1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (2, 1), (2, 16), (4, 64), (3, 0), (0, 16)]);
     (name, option::of(Just("llama")), select(vec![1, 1, 2, 4]), deal, split, vec(groups(), 0..4)).prop_map(
         |(name, model, tp, (dcp, interleave), (pp, num_layers, pp_layers), mut groups)| {
             for (i, group) in groups.iter_mut().enumerate() {

@@ -224,8 +224,7 @@ impl GroupCheck<'_> {
                 report.add(path.clone(), "has a window, so its tokens cannot be dealt out (dcp): tokens = \"whole\"");
             }
             if spec.tokens_per_state().is_some_and(|tokens| !interleave.is_multiple_of(tokens)) {
-                let problem =
-                    format!("must be a multiple of the tokens_per_state of {path}, and not {interleave}");
+                let problem = format!("must be a multiple of the tokens_per_state of {path}, and not {interleave}");
                 report.add_once("interleave".to_owned(), problem);
             }
             let components = spec.geometry().components;

@@ -46,7 +46,7 @@ class OfDrafts:
 def numbered(vllm_config: VllmConfig, names: list[str], drafts: set[str]) -> dict[str, int]:
     """Returns the number of each layer. Those of drafts follow the model's: vLLM begins with 0 for some, and for others with the number of
     layers of a pipeline stage."""
-    config = vllm_config.model_config.hf_text_config
+    config = getattr(vllm_config.model_config, "hf_text_config", None)
     numbers = {name: extract_layer_index(name) for name in names}
     if getattr(config, "model_type", None) == "falcon_h1":
         # It names the recurrent part of layer i of n as if it were layer n + i.
