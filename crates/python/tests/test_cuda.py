@@ -315,7 +315,7 @@ def test_blocks_on_a_gpu_are_saved_and_restored(driver, tmp_path):
     stream.write(source, content)
     mark = Mark(stream)
     permit.revoke()
-    with pytest.raises(transload.ArchiveError, match="given up"):
+    with pytest.raises(transload.ArchiveError, match="was revoked"):
         stage()
 
     # What is still read is overwritten afterwards.
@@ -364,7 +364,7 @@ def test_a_gpu_that_hangs_is_not_waited_for(driver, tmp_path):
     # What was copied before is saved all the same.
     thread.join()
     assert not errors
-    with pytest.raises(transload.ArchiveError, match="given up"):
+    with pytest.raises(transload.ArchiveError, match="was revoked"):
         archive.save(missing, deployment, 0, memories, [None], permit=permit)
 
 

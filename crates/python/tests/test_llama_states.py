@@ -57,7 +57,7 @@ def test_what_is_wrong_is_said(tmp_path):
     ]:
         with pytest.raises(transload.ArchiveError, match=said):
             states.save(list(range(tokens)), given)
-    with pytest.raises(transload.ArchiveError, match="no state of a version"):
+    with pytest.raises(transload.ArchiveError, match="not a state of a version"):
         transload.LlamaStates(store, "m", "w", b"nonsense")
     with pytest.raises(OverflowError):
         states.find([-1])
