@@ -83,7 +83,7 @@ def main():
                 engine.add(prompt(100, number), max_tokens=10**6)
             engine.step()
             for cache in engine.caches:
-                # Nobody looks at what is computed.
+                # Only calls of the connector are measured, so the engine neither fills its cache nor checks it.
                 cache.write = cache.assert_seen = lambda *_: None
             engine.scheduler = Timed(engine.scheduler, CALLED["scheduler"])
             engine.workers = [Timed(worker, CALLED["worker"]) for worker in engine.workers]

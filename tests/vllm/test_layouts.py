@@ -148,7 +148,7 @@ class Side:
             scheduler_config=SimpleNamespace(disable_hybrid_kv_cache_manager=False),
             attention_config=SimpleNamespace(hisparse_config=None),
             parallel_config=SimpleNamespace(tensor_parallel_size=1, decode_context_parallel_size=1),
-            model_config=SimpleNamespace(served_model_name="sparse"),
+            model_config=SimpleNamespace(served_model_name="sparse", hf_text_config=SimpleNamespace(model_type="sparse")),
             compilation_config=SimpleNamespace(static_forward_context={}),
             speculative_config=None, index_bytes=index_bytes, num_speculative_tokens=drafts, is_replayed=is_replayed,
         )  # fmt: skip

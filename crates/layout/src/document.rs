@@ -81,7 +81,7 @@ pub struct GroupDocument {
     pub block_stride: Option<u64>,
     /// The distance in bytes from layer to layer, if it differs from the order's.
     pub layer_stride: Option<u64>,
-    /// What differs on each pipeline stage. Empty if all stages are alike, else one for each.
+    /// Offsets and strides that differ between pipeline stages: an entry for each stage, or none if all are alike.
     pub stages: Vec<StageDocument>,
     /// The specs, whose states lie one after another in the page of a block.
     pub specs: Vec<Spec>,

@@ -24,7 +24,7 @@
 //! # Ok::<(), transload_layout::document::Faults>(())
 //! ```
 //!
-//! The same can be written as a [document] in TOML or JSON.
+//! A deployment can also be written as a [document] in TOML or JSON.
 
 #![forbid(unsafe_code)]
 

@@ -341,7 +341,7 @@ fn a_group_may_be_elsewhere_on_each_stage() {
         (view.offset, view.dim(Axis::Block).stride, view.dim(Axis::Layer).stride)
     });
     assert_eq!(found, [(64, 5 * page, page), (4, 2 * page, page)]);
-    // What is wrong with a stage is said there, and what is the group's at the group.
+    // A fault of one stage has the path of that stage, a fault of the list that of the group.
     for (stages, path, part) in [
         (json!([{}]), "stage", "has 1 entries, but pp is 2"),
         (json!([]), "stage", "at least one [[group.stage]]"),

@@ -61,7 +61,7 @@ fn drafts_that_differ_are_refused_by_the_field() {
         side.group(Group::builder("draft", "4", spec).draft(draft)).build().unwrap()
     };
     assert_eq!(refused(&own(true), &own(false)), "group \"draft\": draft");
-    // What is no draft is needed.
+    // A group that is not marked as one of drafts must be on both sides.
     assert_eq!(refused(&own(false), &side(16, None, false)), "group names");
     assert_eq!(refused(&side(16, None, false), &own(false)), "group names");
     // Drafts alone are no cache.

@@ -188,7 +188,7 @@ class Stream:
         return 0, self.handle
 
     def hold(self):
-        # What Transload allocates at its first use of a GPU may wait for all streams, also for one that is held.
+        # The first mark makes Transload allocate memory on the GPU. Later, that could wait for the stream that is held.
         Mark(self)
         self.driver.hold(self.handle, True)
 

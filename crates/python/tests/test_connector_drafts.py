@@ -101,7 +101,7 @@ def test_layers_that_draft(connector, names, marked, drafts):
 
     config = SimpleNamespace(
         speculative_config=SimpleNamespace(),
-        model_config=SimpleNamespace(get_total_num_hidden_layers=lambda: 4),
+        model_config=SimpleNamespace(get_total_num_hidden_layers=lambda: 4, hf_text_config=SimpleNamespace(model_type="llama")),
         compilation_config=SimpleNamespace(
             static_forward_context={name: SimpleNamespace(is_draft_layer=name in marked) for name in names}
         ),

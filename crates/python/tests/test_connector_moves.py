@@ -235,7 +235,7 @@ def test_blocks_of_a_window_that_are_not_whole_are_not_cached(engine, groups, mo
         request = fetch(decode, tokens, prefilled(prefill, tokens), max_tokens=40)
         assert plain.add(tokens, max_tokens=40).prompt_token_ids == tokens
         plain.run()
-        # The same prompt, from whichever block on: what a step reads is looked at.
+        # Asks for the prompt again, which is partly cached now. The engine checks every byte that a step reads.
         for more in ([], prompt(10)):
             decode.add(tokens + more, max_tokens=3)
             decode.run()
@@ -261,11 +261,12 @@ def test_blocks_behind_the_window_may_be_of_others(two_engines):
 
 def test_tables_count_the_blocks_of_kernels(connector):
     from transload.vllm.cache import Group
+    from transload.vllm.specs import Layer
 
-    attention = Group(source=0, split=2, step=2, block_size=32, recurrent=False, is_ring=False, draft=False, scratch=0, tensors=[])
+    attention = Group(Layer("attention", []), source=0, split=2, step=2, block_size=32, tensors=[])
     # Nobody may write into what vLLM calls block 0.
     assert attention.table([0, 5, 3], 90) == [-1, -1, 10, 11, 6, 7]
-    recurrent = Group(source=0, split=1, step=1, block_size=32, recurrent=True, is_ring=False, draft=False, scratch=2, tensors=[])
+    recurrent = Group(Layer("mamba", [], recurrent=True, scratch=2), source=0, split=1, step=1, block_size=32, tensors=[])
     assert [recurrent.table(blocks, 90) for blocks in ([], [4], [4, 5, 6], [3, 4, 5, 6])] == [[-1], [4], [4], [4]]
-    ring = Group(source=0, split=1, step=1, block_size=16, recurrent=False, is_ring=True, draft=False, scratch=0, tensors=[])
+    ring = Group(Layer("compressor", [], is_ring=True), source=0, split=1, step=1, block_size=16, tensors=[])
     assert [ring.table([7], tokens) for tokens in (1, 16, 17, 33)] == [[7], [7], [-1, 7], [-1, -1, 7]]

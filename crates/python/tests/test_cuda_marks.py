@@ -178,7 +178,7 @@ def waits(completion):
 
 
 @pytest.mark.parametrize("marked", [True, False])
-# What is not marked overtakes the stream that is held, if it has a queue of its own.
+# A copy without a mark must overtake the held stream, so both need hardware queues of their own.
 @on_gpu(FAKE_CUDA_QUEUES=0)
 def test_blocks_are_read_when_they_are_computed(driver, certs, marked):
     def after(pair):
@@ -223,7 +223,7 @@ def test_blocks_are_read_when_they_are_computed(driver, certs, marked):
 
 
 @pytest.mark.parametrize("marked", [True, False])
-# What is not marked overtakes the stream that is held, if it has a queue of its own.
+# A copy without a mark must overtake the held stream, so both need hardware queues of their own.
 @on_gpu(FAKE_CUDA_QUEUES=0)
 def test_blocks_are_written_when_nobody_reads_them_any_more(driver, certs, marked):
     with OnGpu(driver, certs) as pair:

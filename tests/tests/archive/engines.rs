@@ -146,12 +146,16 @@ impl Engine {
         }
         let mut written = 0;
         let mut parts = Vec::new();
-        for rank in self.deployment.ranks() {
-            let part = self.save_rank(archive, rank, &missing)?;
+        for part in self.parts(archive, &missing)? {
             written += part.written;
             parts.push(Part::decode(&part.encode())?);
         }
         Ok((archive.publish(&missing, &parts)?.roots, written))
+    }
+
+    /// Saves on every rank, and publishes nothing.
+    pub(crate) fn parts(&self, archive: &Archive, missing: &Missing) -> Result<Vec<Part>, ArchiveError> {
+        self.deployment.ranks().map(|rank| self.save_rank(archive, rank, missing)).collect()
     }
 
     /// Saves on one rank.

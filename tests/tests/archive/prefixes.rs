@@ -112,8 +112,7 @@ fn what_belongs_to_another_prompt_model_or_save_is_refused() {
     let (one, two) = (Prompt::new(&one), Prompt::new(&two));
     let request = SaveRequest::tokens(600);
     let (for_one, for_two) = (archive.missing(&one, &request).unwrap(), archive.missing(&two, &request).unwrap());
-    let parts = engine.deployment.ranks();
-    let parts: Vec<_> = parts.map(|rank| engine.save_rank(&archive, rank, &for_two).unwrap()).collect();
+    let parts = engine.parts(&archive, &for_two).unwrap();
     let error = archive.publish(&for_one, &parts).unwrap_err();
     assert_eq!(error.to_string(), "a part cannot be used: it is of another save");
     archive.publish(&for_two, &parts).unwrap();
@@ -183,8 +182,7 @@ fn a_part_that_is_missing_publishes_nothing() {
     let prompt = Prompt::new(&tokens);
     let engine = Engine::computed(&here, 600, 1);
     let missing = archive.missing(&prompt, &SaveRequest::tokens(600)).unwrap();
-    let parts: Vec<_> =
-        engine.deployment.ranks().map(|rank| engine.save_rank(&archive, rank, &missing).unwrap()).collect();
+    let parts = engine.parts(&archive, &missing).unwrap();
     for without in 0..4 {
         let mut some = parts.clone();
         some.remove(without);

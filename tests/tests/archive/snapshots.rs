@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use transload_archive::{Prompt, SaveRequest};
+use transload_archive::{Archive, Prompt, SaveRequest};
 use transload_store::Backend;
 use transload_store::backend::MemoryStore;
 
@@ -87,20 +87,23 @@ fn whole_chunks_of_a_window_are_the_same_piece_in_every_snapshot() {
     assert_eq!(saved(&side(1, 1, 16, None, &groups(101)), 1024), (4 * 8, 400 * 8 * bytes));
 }
 
+/// A hybrid model's engine that has computed 256 tokens, and an archive for it.
+fn hybrid() -> (Arc<dyn Backend>, Archive, Engine) {
+    let here = side(2, 1, 16, None, &[attention("full", "0", json!({})), mamba("1", "DS")]);
+    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+    let archive = archive(&store, &here);
+    (store, archive, Engine::computed(&here, 256, 1))
+}
+
 /// One engine comes by a position with its state, the other without; whoever asked first what is missing.
 #[test]
 fn a_save_takes_no_snapshot_away() {
-    let groups = [attention("full", "0", json!({})), mamba("1", "DS")];
-    let here = side(2, 1, 16, None, &groups);
-    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
-    let archive = archive(&store, &here);
+    let (_, archive, engine) = hybrid();
     let tokens = ids(256);
     let prompt = Prompt::new(&tokens);
-    let engine = Engine::computed(&here, 256, 1);
     let without = SaveRequest::tokens(256);
     let missing = archive.missing(&prompt, &without).unwrap();
-    let ranks = engine.deployment.ranks();
-    let parts: Vec<_> = ranks.map(|rank| engine.save_rank(&archive, rank, &missing).unwrap()).collect();
+    let parts = engine.parts(&archive, &missing).unwrap();
     engine.save(&archive, &prompt, &without.with_state(256)).unwrap();
     assert_eq!(archive.find(&prompt).unwrap().tokens(), 256);
     assert_eq!(archive.publish(&missing, &parts).unwrap().roots, 0);
@@ -110,20 +113,15 @@ fn a_save_takes_no_snapshot_away() {
 /// The ranks have saved only its snapshot, so the next save writes it whole.
 #[test]
 fn a_root_that_is_evicted_before_it_gets_its_snapshot_stays_away() {
-    let groups = [attention("full", "0", json!({})), mamba("1", "DS")];
-    let here = side(2, 1, 16, None, &groups);
-    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
-    let archive = archive(&store, &here);
+    let (store, archive, engine) = hybrid();
     let tokens = ids(256);
     let prompt = Prompt::new(&tokens);
-    let engine = Engine::computed(&here, 256, 1);
     engine.save(&archive, &prompt, &SaveRequest::tokens(256)).unwrap();
-    let missing = archive.missing(&prompt, &SaveRequest::tokens(256).with_state(256)).unwrap();
-    let ranks = engine.deployment.ranks();
-    let parts: Vec<_> = ranks.map(|rank| engine.save_rank(&archive, rank, &missing).unwrap()).collect();
+    let request = SaveRequest::tokens(256).with_state(256);
+    let missing = archive.missing(&prompt, &request).unwrap();
+    let parts = engine.parts(&archive, &missing).unwrap();
     store.delete_manifest(&archive.keys(&prompt)[1].root_name()).unwrap();
     assert_eq!(archive.publish(&missing, &parts).unwrap().roots, 0);
-    let request = SaveRequest::tokens(256).with_state(256);
     assert_eq!(engine.save(&archive, &prompt, &request).unwrap().0, 1);
     assert_eq!(archive.find(&prompt).unwrap().tokens(), 256);
 }

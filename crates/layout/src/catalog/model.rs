@@ -1,4 +1,4 @@
-//! What the catalog tells of a model.
+//! A model as the catalog describes it.
 
 use super::config::{Assumption, CacheDtype};
 use super::format::Packed;

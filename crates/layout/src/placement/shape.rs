@@ -1,4 +1,4 @@
-//! What a placement is made from.
+//! The input of a placement.
 
 use serde::{Deserialize, Serialize};
 

@@ -30,6 +30,8 @@ MarkOnce = Callable[[], "Mark | None"]
 
 @dataclass(frozen=True)
 class Group:
+    layer: Layer
+    """What each of its layers caches."""
     source: int
     """The number of vLLM's cache group whose block tables it has."""
     split: int
@@ -38,21 +40,17 @@ class Group:
     """Blocks of the kernels from one of the manager's to the next: more than `split` where pages of other layers lie between them."""
     block_size: int
     """Tokens of one of the manager's blocks, on all ranks together that they are dealt out to."""
-    recurrent: bool
-    is_ring: bool
-    draft: bool
-    scratch: int
     tensors: list[torch.Tensor]
     """The cache of each layer, by block of the kernels."""
 
     def table(self, blocks: list[int], tokens: int) -> list[int]:
         """Returns the block table of a request of so many tokens, in the deployment's blocks."""
-        if self.is_ring:
-            # What is needed of it lies between two multiples of its size.
+        if self.layer.is_ring:
+            # A ring has one block. The needed tokens lie between two multiples of its size, so that block is the last entry.
             return [-1] * (-(-tokens // self.block_size) - 1) + [block or -1 for block in blocks]
-        if self.recurrent:
+        if self.layer.recurrent:
             # The running state is in the last block that is not for drafts; before it are superseded states.
-            state = blocks[len(blocks) - 1 - min(self.scratch, len(blocks) - 1)] if blocks else NULL_BLOCK
+            state = blocks[len(blocks) - 1 - min(self.layer.scratch, len(blocks) - 1)] if blocks else NULL_BLOCK
             return [-1 if state == NULL_BLOCK else state]
         return [
             -1 if block == NULL_BLOCK else block * self.step + part for block in blocks for part in range(self.split)
@@ -80,7 +78,7 @@ class Cache:
     def writes_after_step(self) -> bool:
         """Returns whether a step of vLLM's may submit more that writes to blocks behind what it calls its end. With recurrent
         states the runner of 0.33 does: it moves them to where a block ends when it knows how many tokens it has sampled."""
-        return self.is_asynchronous and any(group.recurrent for group in self.groups)
+        return self.is_asynchronous and any(group.layer.recurrent for group in self.groups)
 
     def mark(self) -> Mark | None:
         """Marks the end of what has been submitted on the stream that the model runs on, which has to be done before blocks are
@@ -105,15 +103,16 @@ class Cache:
         side may not have any, and what is in them is another request's. On a GPU this is submitted, and has to
         be before the mark that the load waits for."""
         for group in self.groups:
-            if not group.draft and (group.recurrent or not self.is_cleared):
+            layer = group.layer
+            if not layer.draft and (layer.recurrent or not self.is_cleared):
                 continue
             # Before the first one that begins here may be tokens that are cached.
             first, last = (-(-token // group.block_size) for token in (start, start + tokens))
             table = blocks[group.source]
-            if not (group.recurrent or group.is_ring):
+            if not (layer.recurrent or layer.is_ring):
                 table = table[first:last]
             filled = [block for block in group.table(table, start + tokens) if block >= 0]
-            if not group.draft:
+            if not layer.draft:
                 filled = filled[: group.split] + filled[-group.split :]
             for begin, end in _runs(filled):
                 for tensor in group.tensors:
@@ -134,26 +133,8 @@ def read(
     refuse_narrow_sharing(vllm_config)
     parallel = vllm_config.parallel_config
     dcp = parallel.decode_context_parallel_size
-    groups_there = [group for group in kv_cache_config.kv_cache_groups if group.enable_kv_transfer]
-    names_there = [name for group in groups_there for name in group.layer_names if name in kv_caches]
-    drafts = drafting(vllm_config, names_there)
-    layer_numbers = numbered(vllm_config, names_there, drafts)
-    own: list[_Part] = []
-    here: list[tuple[list[torch.Tensor], Memory]] = []
-    for source, group in enumerate(kv_cache_config.kv_cache_groups):
-        for layer, names in _groups_of(vllm_config, group, kv_caches, layer_numbers, drafts) if group.enable_kv_transfer else ():
-            tensors = [kv_caches[each] for each in names]
-            spec = group.kv_cache_spec
-            split = step = _blocks_of_kernels(tensors[0], kv_cache_config.num_blocks, names[0])
-            if split == 1 and (kernel := _kernel_block(layer, spec.block_size, names[0])) < spec.block_size:
-                split = spec.block_size // kernel
-                tensors, step = _in_kernel_blocks(tensors, split, names[0])
-            location, memory = _locate(tensors, names, layer, are_between=step > split)
-            numbers = tuple(layer_numbers[name] for name in names)
-            is_dealt = dcp > 1 and spec.dcp_sharded
-            own.append(_Part(source, layer, numbers, location, split, step, spec.block_size, is_dealt))
-            here.append((tensors, memory))
-    stages = _of_all_stages(own)
+    here = _of_this_stage(vllm_config, kv_cache_config, kv_caches)
+    stages = _of_all_stages([part for part, _, _ in here])
     stage = get_pp_group().rank_in_group
     documents, groups, memories, members, kinds = [], [], [], [], {}
     for parts in _by_group(stages):
@@ -175,11 +156,10 @@ def read(
             if dcp > 1 and not first.is_dealt:
                 documents[-1]["tokens"] = "whole"
         part = parts[stage]
-        tensors, memory = ([], Memory([])) if part is None else here[stages[stage].index(part)]
+        _, tensors, memory = (None, [], Memory([])) if part is None else here[stages[stage].index(part)]
         step = first.split if part is None else part.step
         tokens = first.block_size * (dcp if first.is_dealt else 1)
-        kind = layer.recurrent, layer.is_ring, layer.draft, layer.scratch
-        groups.append(Group(first.source, first.split, step, tokens, *kind, tensors))
+        groups.append(Group(layer, first.source, first.split, step, tokens, tensors))
         memories.append(memory)
         members.append(dict(zip(part.layers, tensors)) if part is not None else {})
     document: dict[str, Any] = {
@@ -230,6 +210,31 @@ def _tell_of_short_chunks(document: dict[str, Any], is_first: bool) -> None:
             stripe,
             longest,
         )
+
+
+def _of_this_stage(
+    vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, kv_caches: dict[str, torch.Tensor]
+) -> list[tuple[_Part, list[torch.Tensor], Memory]]:
+    """Returns the groups of this stage's layers, each with its tensors and their memory."""
+    dcp = vllm_config.parallel_config.decode_context_parallel_size
+    moved = [(source, group) for source, group in enumerate(kv_cache_config.kv_cache_groups) if group.enable_kv_transfer]
+    names_there = [name for _, group in moved for name in group.layer_names if name in kv_caches]
+    drafts = drafting(vllm_config, names_there)
+    layer_numbers = numbered(vllm_config, names_there, drafts)
+    found = []
+    for source, group in moved:
+        spec = group.kv_cache_spec
+        for layer, names in _groups_of(vllm_config, group, kv_caches, layer_numbers, drafts):
+            tensors = [kv_caches[each] for each in names]
+            split = step = _blocks_of_kernels(tensors[0], kv_cache_config.num_blocks, names[0])
+            if split == 1 and (kernel := _kernel_block(layer, spec.block_size, names[0])) < spec.block_size:
+                split = spec.block_size // kernel
+                tensors, step = _in_kernel_blocks(tensors, split, names[0])
+            location, memory = _locate(tensors, names, layer, are_between=step > split)
+            numbers = tuple(layer_numbers[name] for name in names)
+            is_dealt = dcp > 1 and spec.dcp_sharded
+            found.append((_Part(source, layer, numbers, location, split, step, spec.block_size, is_dealt), tensors, memory))
+    return found
 
 
 def _of_all_stages(own: list[_Part]) -> list[list[_Part]]:
@@ -405,7 +410,7 @@ def _order(strides: dict[str, int], extents: dict[str, int], content: int, layer
         return "LB"  # A page; the strides tell the rest.
     if not layer.inside:
         return "".join(axes) + "C"
-    # Of a ring what is apart in a block are its two heads.
+    # A block of a ring has all keys and then all scores, which vLLM counts as two heads.
     inner = "HS" if layer.is_ring else "S"
     tail = [axis for axis in inner if extents[axis] > 1]
     if tail != others[len(others) - len(tail) :]:

@@ -46,9 +46,9 @@ class OfDrafts:
 def numbered(vllm_config: VllmConfig, names: list[str], drafts: set[str]) -> dict[str, int]:
     """Returns the number of each layer. Those of drafts follow the model's: vLLM begins with 0 for some, and for others with the number of
     layers of a pipeline stage."""
-    config = getattr(vllm_config.model_config, "hf_text_config", None)
+    config = vllm_config.model_config.hf_text_config
     numbers = {name: extract_layer_index(name) for name in names}
-    if getattr(config, "model_type", None) == "falcon_h1":
+    if config.model_type == "falcon_h1":
         # It names the recurrent part of layer i of n as if it were layer n + i.
         numbers = {name: number % config.num_hidden_layers for name, number in numbers.items()}
     if drafts:

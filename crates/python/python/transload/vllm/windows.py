@@ -60,6 +60,8 @@ def has_rings(kv_cache_config: KVCacheConfig) -> bool:
     """Returns whether any layer keeps the last tokens of a request in a ring."""
     specs = (spec for group in kv_cache_config.kv_cache_groups for spec in iter_layer_specs(group.kv_cache_spec))
     return CircularBufferSpec is not None and any(isinstance(spec, CircularBufferSpec) for spec in specs)
+
+
 class Uncached:
     """Keeps blocks of windows out of vLLM's prefix cache of which only the end is loaded: it would give them to others as whole.
 
