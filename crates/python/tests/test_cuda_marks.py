@@ -93,9 +93,10 @@ def test_a_stream_of_another_gpu_is_refused(driver):
 
 @on_gpu()
 def test_a_mark_of_a_lost_gpu_says_so(driver):
-    stream = driver.stream()
+    # Allocated first: a driver may let an allocation wait for whatever is behind the stream.
+    stream, array = driver.stream(), driver.allocate(8)
     stream.hold()
-    stream.write(driver.allocate(8), b"computed")
+    stream.write(array, b"computed")
     mark = Mark(stream)
     driver.fail("cuEventQuery", 1, 700)
     for _ in range(2):
