@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from vllm_stand_in import torch_numpy as torch
 from vllm_stand_in import vllm_names as vllm
-from vllm_stand_in.fixtures import assert_loaded, end_alike, fetch, load, move, prefilled, prompt
+from vllm_stand_in.fixtures import assert_loaded, end_alike, fetch, load, move, prefilled, prompt, refuse
 from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, PackedRows, deepseek_v4, deepseek_v41, gdn, glm_5_3, mamba1, mamba2, minimax_m3
 
 ORDERS = ["LBHSC", "LBSHC", "BLHSC", "BLSHC", "LHBSC"]
@@ -150,6 +150,34 @@ def test_rings_of_two_sizes(engine, mode, model):
     decode = engine("decode", model(ring=32), block_size=128, order="BLHSC", extra={"mode": mode})
     for tokens in (2, 15, 17, 18, 33, 130):
         move(prefill, decode, prompt(tokens))
+
+
+WHOLE = {"backend": "ROCM_ATTN", "tp": 2, "block_size": 32, "order": "LBHSC"}
+
+
+@pytest.mark.parametrize("mode", ["pull", "push"])
+@pytest.mark.parametrize("kernel", [32, 16])
+def test_blocks_that_are_moved_whole(two_engines, mode, kernel):
+    """Their order is not known, so the decode server computes what would be the last part of one."""
+    prefill, decode = two_engines(WHOLE | {"kernel": kernel}, WHOLE | {"kernel": kernel, "blocks": 40}, WINDOW[:1])
+    for tokens in (33, 64, 65, 127):
+        request = move(prefill, decode, prompt(tokens))
+        _, end, _ = decode.loads[request.request_id]
+        assert end == tokens // 32 * 32
+    short = decode.add(prompt(20), prefilled(prefill, prompt(20)), max_tokens=3)
+    decode.run()
+    assert short.request_id not in decode.loads
+    end_alike(prefill, decode)
+
+
+@pytest.mark.parametrize(
+    "other", [{"tp": 1}, {"block_size": 64}, {"order": "LBSHC"}, {"backend": "OTHER"}, {"cache_dtype": "fp8"}, {"kernel": 16}]
+)
+def test_blocks_that_are_moved_whole_between_unlike_servers(two_engines, other):
+    prefill, decode = two_engines(WHOLE, WHOLE | other)
+    tokens = prompt(130)
+    refuse(decode, tokens, prefilled(prefill, tokens), "incompatible")
+    end_alike(prefill, decode)
 
 
 # --- groups ------------------------------------------------------------------------------

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
-from dataclasses import dataclass
+import platform
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 from transload import Deployment, Mark, Memory
 from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+from vllm.logger import init_logger
 from vllm.model_executor.models.utils import extract_layer_index
 from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
 
@@ -20,6 +23,8 @@ from .windows import refuse_narrow_sharing
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
+
+logger = init_logger("vllm." + __name__)
 
 MarkOnce = Callable[[], "Mark | None"]
 """Calls `Cache.mark` once, and returns that mark from then on: all blocks of a part of a step wait for the same."""
@@ -129,6 +134,8 @@ def read(
         for layer, names in _groups_of(vllm_config, group, kv_caches) if group.enable_kv_transfer else ():
             tensors = [kv_caches[each] for each in names]
             block_size = group.kv_cache_spec.block_size
+            if layer.alike:
+                tensors = [_pages(tensor, kv_cache_config.num_blocks, name) for tensor, name in zip(tensors, names)]
             split = step = _blocks_of_kernels(tensors[0], kv_cache_config.num_blocks, names[0])
             if split == 1 and (kernel := _kernel_block(layer, block_size, names[0])) < block_size:
                 split = block_size // kernel
@@ -285,17 +292,54 @@ def _groups_of(vllm_config: VllmConfig, group: Any, kv_caches: dict[str, Any]) -
         if isinstance(spec, UniformTypeKVCacheSpecs):
             spec = spec.kv_cache_specs[name]
         layer = describe(vllm_config, spec, name)
+        if layer.alike:
+            layer = _named_by_all(layer, tensor)
         for other, names in found:
             if other == layer and kv_caches[names[0]].stride() == tensor.stride():
                 names.append(name)
                 break
         else:
             found.append((layer, [name]))
-    for _, names in found:
+    for layer, names in found:
+        if layer.alike:
+            logger.warning(
+                "how the blocks of %d layers like %s are ordered is not known here: they are moved whole, between servers that are alike in "
+                "TP, block size and all of this: %s",
+                len(names),
+                names[0],
+                ", ".join(f"{key} {value}" for key, value in layer.alike),
+            )
         numbers = [extract_layer_index(name) for name in names]
         if len(set(numbers)) < len(numbers):
             raise UnsupportedCache(f"layers {', '.join(names)}: several caches of one layer cannot be told apart")
     return found
+
+
+def _named_by_all(layer: Layer, tensor: torch.Tensor) -> Layer:
+    """Names a layer by all that has to be the same on both servers, so that others are refused."""
+    computes = torch.cuda.get_device_capability(tensor.device) if tensor.device.type == "cuda" else platform.machine()
+    alike = layer.alike + (("block", f"{tuple(tensor.shape[1:])} {tensor.stride()[1:]}"), ("device", f"{tensor.device.type} {computes}"))
+    digest = hashlib.blake2b(repr(sorted(alike)).encode(), digest_size=6).hexdigest()
+    return replace(layer, kind=f"{layer.kind}-{digest}", alike=alike)
+
+
+def _pages(tensor: torch.Tensor, num_blocks: int, name: str) -> torch.Tensor:
+    """Returns the bytes of a layer by block of the manager.
+
+    Raises:
+        UnsupportedCache: a block is not in one piece.
+    """
+    split, size = _blocks_of_kernels(tensor, num_blocks, name), tensor.element_size()
+    dense = size
+    for stride, extent in sorted(zip(tensor.stride()[1:], tensor.shape[1:])):
+        if extent > 1 and stride * size != dense:
+            raise UnsupportedCache(f"layer {name}: a block is not in one piece, and how it is ordered is not known here")
+        dense *= extent
+    step = tensor.stride(0) * size
+    if split > 1 and step != dense:
+        raise UnsupportedCache(f"layer {name}: a block is not in one piece, and how it is ordered is not known here")
+    page = dense * split
+    return _storage_from(tensor).as_strided((num_blocks, 1, 1, page), (step * split, page, page, 1))
 
 
 def _locate(

@@ -21,6 +21,7 @@ is preempted or aborted before is one that nobody can use, whatever becomes of i
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -36,6 +37,7 @@ from .config import ConfigError, ranks_of
 from .content import Computed, Content, Names
 from .messages import NULL_BLOCK, Blocks, Lend, Load, RankAddress, Report, Step
 from .saved_scheduler import SavedScheduler
+from .specs import PAGES
 from .weights import Unnamed, Weights
 from .windows import has_rings, has_windows
 
@@ -112,6 +114,8 @@ class Scheduler:
         self._told: set[str] = set()
         """Reasons that were logged, for which prompts got no ticket."""
         self._held_back = _held_back(vllm_config, kv_cache_config)
+        self._whole = 1
+        """Of how many tokens a multiple is prefilled for others: those of a block that is moved whole."""
         self.saved: SavedScheduler | None = None
         if config.store is not None:
             names = Names(self._weights, self._adapters, config.store_weights)
@@ -149,6 +153,8 @@ class Scheduler:
         for number, rank in enumerate(self._ranks):
             if (rank.deployment, rank.incarnation) != (first.deployment, first.incarnation):
                 raise RuntimeError(f"rank {number} lays its cache out otherwise than rank 0, or is of an earlier start")
+        groups = json.loads(first.document)["group"]
+        self._whole = math.lcm(*(group["spec"][0]["tokens_per_state"] for group in groups if group["name"].startswith(PAGES)))
         if self._identity is not None:
             # What cannot be in a ticket is told now, and not by the first request.
             self._ticket_into(2**40, 2**40)
@@ -260,10 +266,7 @@ class Scheduler:
             return None, False
         if not params.get("do_remote_prefill"):
             return self.saved.matched_tokens(request, computed) if self.saved is not None else (0, False)
-        # What was prefilled is known without being told: the pull is refused if the other side disagrees. Of a prompt
-        # that is too short to hold something back, the state is past the token that is computed here.
-        if request.num_prompt_tokens <= self._held_back:
-            return 0, False
+        # What was prefilled is known without being told: the pull is refused if the other side disagrees.
         tokens = self._prefilled(request.num_prompt_tokens) - computed
         waited = self._waiting.get(request.request_id)
         if waited is not None:
@@ -536,13 +539,15 @@ class Scheduler:
     # --- how far a prefill goes ------------------------------------------------------
 
     def _prefilled(self, prompt_tokens: int) -> int:
-        """Returns how many tokens of a prompt the prefill server computes."""
-        return prompt_tokens - self._held_back if prompt_tokens > self._held_back else prompt_tokens
+        """Returns how many tokens of a prompt are loaded. 0 if it is too short to hold the last ones back: the prefill server computes all
+        of it then, and its state is past the token that is computed here."""
+        return max(0, prompt_tokens - self._held_back) // self._whole * self._whole
 
     def _hold_back(self, request: Request) -> bool:
         """Takes the last tokens off a prompt: the decode server computes them itself. False where this vLLM keeps a prompt so that this
         cannot be done."""
-        count = request.num_prompt_tokens - self._prefilled(request.num_prompt_tokens)
+        prefilled = self._prefilled(request.num_prompt_tokens)
+        count = request.num_prompt_tokens - prefilled if prefilled else 0
         # Prompt logprobs are of all of the prompt; nothing is loaded for them elsewhere.
         if not count or request.get_skip_reading_prefix_cache():
             return True
