@@ -506,18 +506,21 @@ class Scheduler:
             logger.warning("whether vLLM's own caches are cleared is not known with this version: %s", error)
             is_whole = False
         # To fall asleep vLLM clears its caches, and fails where that fails.
-        falls_asleep, self._falls_asleep = self._falls_asleep, False
-        is_named = self._weights.clear(is_whole=is_whole, keeps_weights=self._config.reset_keeps_weights or falls_asleep)
+        is_named = self._weights.clear(is_whole=is_whole, keeps_weights=self._config.reset_keeps_weights or self._falls_asleep)
         if is_whole:
             self._adapters.clear()
         self._forget()
-        return is_whole and (is_named or falls_asleep)
+        return is_whole and (is_named or self._falls_asleep)
 
     def fall_asleep(self, *, keeps_weights: bool) -> None:
         """Takes note that vLLM clears its caches next to take their memory away, and with it that of weights, or a copy of them."""
         if not keeps_weights:
             self.change_weights()
         self._falls_asleep = True
+
+    def end_falling_asleep(self) -> None:
+        """Takes note that vLLM sleeps, or has failed to: when it clears its caches from here on, weights may have changed."""
+        self._falls_asleep = False
 
     def change_weights(self) -> None:
         """Voids what was computed before: vLLM changes the weights in place."""
