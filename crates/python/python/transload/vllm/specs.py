@@ -98,7 +98,7 @@ ROWS = {
 RECORDS = {528, 288}
 """Bytes of latents of DeepSeek V4.1 that have their scales behind them, in fp8 and in NVFP4."""
 PLAIN_INDEX_KEYS = {"MINIMAX_M3_SPARSE_INDEXER"}
-"""The same, of keys without scales."""
+"""The backends of such layers whose keys have no scales."""
 COMPRESSOR = "CompressorBackend"
 """The backend of what tokens leave for the state of several tokens that they will be part of."""
 
@@ -461,63 +461,37 @@ def _recurrent(vllm_config: VllmConfig, spec: MambaSpec, name: str) -> Layer:
     }
     if spec.num_speculative_blocks:
         described["conv_states"] = taps
-    scratch = spec.num_speculative_blocks
     if spec.mamba_type is MambaAttentionBackendEnum.MAMBA2:
         heads, head_dim, state_size = state[0] * tp, state[1], state[2]
         groups = _groups(vllm_config, (channels - state[0] * head_dim) // (2 * state_size), name)
-        return Layer(
-            "mamba2",
-            [
-                described
-                | {
-                    "kind": "mamba2_conv",
-                    "d_inner": heads * head_dim,
-                    "heads": heads,
-                    "groups": groups,
-                    "state_size": state_size,
-                },
-                {
-                    "kind": "mamba2_ssm",
-                    "heads": heads,
-                    "head_dim": head_dim,
-                    "state_size": state_size,
-                    "dtype": state_dtype,
-                },
-            ],
-            recurrent=True,
-            scratch=scratch,
-        )
-    if spec.mamba_type is MambaAttentionBackendEnum.GDN_ATTN:
+        inner = {"d_inner": heads * head_dim, "groups": groups}
+        of_state = {"heads": heads, "state_size": state_size}
+        kind = "mamba2"
+        parts = [
+            described | inner | of_state | {"kind": "mamba2_conv"},
+            of_state | {"kind": "mamba2_ssm", "head_dim": head_dim, "dtype": state_dtype},
+        ]
+    elif spec.mamba_type is MambaAttentionBackendEnum.GDN_ATTN:
         value_heads, value_dim, key_dim = state
         keys = channels - value_heads * value_dim
         if keys <= 0 or keys % (2 * key_dim):
             raise UnsupportedCache(f"layer {name}: {channels} channels are not keys and values of {state}")
-        heads = {
-            "value_heads": value_heads * tp,
-            "value_head_dim": value_dim,
-            "key_head_dim": key_dim,
-        }
-        return Layer(
-            "gdn",
-            [
-                described | heads | {"kind": "gdn_conv", "key_heads": keys // (2 * key_dim) * tp},
-                heads | {"kind": "gdn_ssm", "dtype": state_dtype},
-            ],
-            recurrent=True,
-            scratch=scratch,
-        )
-    if spec.mamba_type is MambaAttentionBackendEnum.MAMBA1:
+        of_state = {"value_heads": value_heads * tp, "value_head_dim": value_dim, "key_head_dim": key_dim}
+        kind = "gdn"
+        parts = [
+            described | of_state | {"kind": "gdn_conv", "key_heads": keys // (2 * key_dim) * tp},
+            of_state | {"kind": "gdn_ssm", "dtype": state_dtype},
+        ]
+    elif spec.mamba_type is MambaAttentionBackendEnum.MAMBA1:
         inner = {"d_inner": channels * tp}
-        return Layer(
-            "mamba1",
-            [
-                described | inner | {"kind": "mamba1_conv"},
-                inner | {"kind": "mamba1_ssm", "state_size": state[1], "dtype": state_dtype},
-            ],
-            recurrent=True,
-            scratch=scratch,
-        )
-    raise UnsupportedCache(f"layer {name}: recurrent state of {spec.mamba_type.name} cannot be moved yet")
+        kind = "mamba1"
+        parts = [
+            described | inner | {"kind": "mamba1_conv"},
+            inner | {"kind": "mamba1_ssm", "state_size": state[1], "dtype": state_dtype},
+        ]
+    else:
+        raise UnsupportedCache(f"layer {name}: recurrent state of {spec.mamba_type.name} cannot be moved yet")
+    return Layer(kind, parts, recurrent=True, scratch=spec.num_speculative_blocks)
 
 
 def _groups(vllm_config: VllmConfig, local: int, name: str) -> int:
