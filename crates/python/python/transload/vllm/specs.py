@@ -397,7 +397,7 @@ def _scales_are_exponents() -> bool:
     on the GPU. A server takes neither for the other: groups are matched by their names.
 
     Raises:
-        UnknownLayout: this version of vLLM does not tell.
+        UnsupportedCache: this version of vLLM does not tell. Servers that are alike otherwise may differ in it.
     """
     try:
         from vllm.utils import deep_gemm
@@ -407,7 +407,7 @@ def _scales_are_exponents() -> bool:
     if told is not None:
         return told()
     if versions.number() not in ((0, 31), (0, 32)):
-        raise UnknownLayout("this version of vLLM does not tell what the scales of index keys are")
+        raise UnsupportedCache("this version of vLLM does not tell what the scales of index keys are")
     return False
 
 
