@@ -360,12 +360,13 @@ def _groups_of(
         else:
             found.append((layer, [name]))
     for layer, names in found:
-        if layer.alike:
+        if layer.alike and get_tp_group().rank_in_group == 0:
             logger.warning(
-                "how the blocks of %d layers like %s are ordered is not known here: they are moved whole, between servers that are alike in "
-                "TP, block size and all of this: %s",
+                "how the blocks of %d layers like %s are ordered is not known here: they are moved whole, as %s, between servers that are alike "
+                "in TP, block size and all of this: %s",
                 len(names),
                 names[0],
+                layer.kind,
                 ", ".join(f"{key} {value}" for key, value in layer.alike),
             )
         if len({numbers[name] for name in names}) < len(names):
