@@ -172,7 +172,8 @@ def test_blocks_that_are_moved_whole(two_engines, mode, kernel):
 
 
 @pytest.mark.parametrize(
-    "other", [{"tp": 1}, {"dcp": 2, "interleave": 32}, {"block_size": 64}, {"order": "LBSHC"}, {"backend": "OTHER"}, {"cache_dtype": "fp8"}, {"kernel": 16}]
+    "other",
+    [{"tp": 1}, {"dcp": 2, "interleave": 32}, {"block_size": 64}, {"order": "LBSHC"}, {"backend": "OTHER"}, {"cache_dtype": "fp8"}, {"kernel": 16}],
 )
 def test_blocks_that_are_moved_whole_between_unlike_servers(two_engines, other):
     prefill, decode = two_engines(WHOLE, WHOLE | other)

@@ -124,7 +124,7 @@ class SavedScheduler:
     def meet_workers(self, document: str, whole: int) -> None:
         """Takes note of how the workers lay their cache out. Blocks of `whole` tokens are moved whole."""
         if CHUNK % whole:
-            raise ConfigError(f"a store keeps {CHUNK} tokens at a time, and blocks of {whole} tokens, which can only be moved whole, do not divide them")
+            raise ConfigError(f"blocks of {whole} tokens can only be moved whole, and a store keeps {CHUNK} at a time: leave it out, or change --block-size")
         self._deployment = Deployment(document)
         logger.info("prefixes are loaded from %s%s", self._shelf, ", and saved there" if self._saves else "")
 
