@@ -47,6 +47,7 @@ def test_llama(start, alone, tp, blocks, prefix_caching):
     check(start("llama", prefill=sides[0], decode=sides[1]), expected, asked)
 
 
+@newer
 def test_blocks_of_which_the_order_is_not_known(start, alone):
     """They are moved whole."""
     asked = prompts(LENGTHS + [31, 32, 33, 65], seed=1)

@@ -578,9 +578,9 @@ class Scheduler:
         if not isinstance(getattr(request, "_all_token_ids", None), list):
             self._tell(request, "this vLLM keeps its tokens elsewhere, so that a prompt cannot be prefilled but for its last ones")
             return False
-        if any(each.mm_position.offset + each.mm_position.length > prefilled for each in request.mm_features):
-            # vLLM derives positions from the tokens of an image and the like, and needs all of them.
-            self._tell(request, "its last tokens are of an image or the like, and cannot be left to the decode server")
+        if any(each.mm_position.offset + each.mm_position.length > prefilled + self._held_back for each in request.mm_features):
+            # Models may look for the tokens that enclose an image or the like, and fail where there are none.
+            self._tell(request, "a block that can only be moved whole has the end of an image or the like")
             return False
         if request.prompt_token_ids is not None:
             del request.prompt_token_ids[-count:]
