@@ -38,6 +38,13 @@ def llama():
     )
 
 
+def wide_heads():
+    """Heads of a size for which the CPU's attention orders blocks in a way of its own."""
+    from transformers import LlamaConfig
+
+    return LlamaConfig(**SMALL, head_dim=80, num_hidden_layers=2, num_key_value_heads=4)
+
+
 def falcon_h1():
     """Mamba2 with one group, and attention, in every layer."""
     from transformers import FalconH1Config
@@ -115,7 +122,7 @@ def gemma3n():
     )
 
 
-MODELS = {"llama": llama, "falcon_h1": falcon_h1, "qwen3_next": qwen3_next, "gemma3": gemma3, "gemma3n": gemma3n}
+MODELS = {"llama": llama, "wide_heads": wide_heads, "falcon_h1": falcon_h1, "qwen3_next": qwen3_next, "gemma3": gemma3, "gemma3n": gemma3n}
 
 
 def make(name: str, folder: Path) -> Path:

@@ -243,9 +243,11 @@ def assert_moved(source, target, draw):
     assert not differ.size, f"{tokens} tokens: {differ.size} bytes differ, from {differ[0]} on"
 
 
-def kinds(side):
-    """What groups there are; of a kind there may be several, which are numbered."""
-    return {re.sub(r"-\d+$", "", group.name) for group in side.cache.deployment.groups}
+def check(source, target, kinds, draw):
+    """`kinds`: what groups there are. Of a kind there may be several, which are numbered."""
+    assert {re.sub(r"-\d+$", "", group.name) for group in source.cache.deployment.groups} == kinds
+    for _ in range(4):
+        assert_moved(source, target, draw)
 
 
 def ratios(draw):
@@ -266,11 +268,8 @@ def test_deepseek_v4(monkeypatch, seed, kind):
         shape = {"blocks": draw.randrange(100, 130), "block_size": 256, "layout": draw.choice(LAYOUTS)}
         return Side(lambda config: deepseek_v4(layers, config), monkeypatch, **shape, **more)
 
-    source, target = side(), side()
     rows = "" if kind == "fp8_ds_mla" else "/bf16"
-    assert kinds(source) == {"window", f"c4{rows}", f"c128{rows}", "indexer", "compressor"}
-    for _ in range(4):
-        assert_moved(source, target, draw)
+    check(side(), side(), {"window", f"c4{rows}", f"c128{rows}", "indexer", "compressor"}, draw)
 
 
 @pytest.mark.newer
@@ -288,10 +287,7 @@ def test_minimax_m3(monkeypatch, seed):
         shape = {"blocks": draw.randrange(20, 30), "block_size": size, "layout": layout}
         return Side(lambda config: minimax_m3(sparse, config), monkeypatch, **shape)
 
-    source, target = side(), side()
-    assert kinds(source) == {"attention", "indexer"}
-    for _ in range(4):
-        assert_moved(source, target, draw)
+    check(side(), side(), {"attention", "indexer"}, draw)
 
 
 @pytest.mark.newer
@@ -305,10 +301,7 @@ def test_glm_5_3(monkeypatch, seed):
         shape = {"blocks": draw.randrange(20, 30), "block_size": draw.choice([512, 1024, 2048]), "layout": LAYOUTS[0]}
         return Side(lambda config: glm_5_3(linear, config), monkeypatch, drafts=draw.choice([0, 1, 20]), **shape)
 
-    source, target = side(), side()
-    assert kinds(source) == {"mla", "indexer", "indexer-state", "gdn"}
-    for _ in range(4):
-        assert_moved(source, target, draw)
+    check(side(), side(), {"mla", "indexer", "indexer-state", "gdn"}, draw)
 
 
 @pytest.mark.newer
@@ -325,10 +318,7 @@ def test_deepseek_v41(monkeypatch, seed, kind):
         more.update(drafts=draw.choice([0, 1, 9]), is_replayed=draw.choice([False, True]))
         return Side(lambda config: deepseek_v41(layers, config), monkeypatch, pool=2, **shape, **more)
 
-    source, target = side(), side()
-    assert kinds(source) == {"window", "indexer", "compressor", "mla", "c2/u8"}
-    for _ in range(4):
-        assert_moved(source, target, draw)
+    check(side(), side(), {"window", "indexer", "compressor", "mla", "c2/u8"}, draw)
 
 
 @pytest.mark.newer

@@ -47,6 +47,17 @@ def test_llama(start, alone, tp, blocks, prefix_caching):
     check(start("llama", prefill=sides[0], decode=sides[1]), expected, asked)
 
 
+@newer
+def test_blocks_of_which_the_order_is_not_known(start, alone):
+    """They are moved whole."""
+    asked = prompts(LENGTHS + [31, 32, 33, 65], seed=1)
+    side = {"block_size": 32}
+    expected = alone.tokens("wide_heads", asked, **side)
+    pair = start("wide_heads", prefill=side, decode=side)
+    check(pair, expected, asked)
+    assert "moved whole" in pair.decode.log.read_text()
+
+
 @pytest.mark.parametrize(
     ("tp", "blocks"), [((1, 2), (32, 64)), pytest.param((2, 1), (64, 32), marks=newer)], ids=lambda pair: "%s-%s" % pair
 )

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from vllm_stand_in import torch_numpy as torch
 from vllm_stand_in import vllm_names as vllm
-from vllm_stand_in.fixtures import assert_loaded, end_alike, fetch, load, move, prefilled, prompt
+from vllm_stand_in.fixtures import FOR_DECODE, assert_loaded, end_alike, fetch, load, move, prefilled, prompt, refuse
 from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, PackedRows, deepseek_v4, deepseek_v41, gdn, glm_5_3, mamba1, mamba2, minimax_m3
 from vllm_stand_in.request import Request
 
@@ -151,6 +151,85 @@ def test_rings_of_two_sizes(engine, mode, model):
     decode = engine("decode", model(ring=32), block_size=128, order="BLHSC", extra={"mode": mode})
     for tokens in (2, 15, 17, 18, 33, 130):
         move(prefill, decode, prompt(tokens))
+
+
+WHOLE = {"backend": "ROCM_ATTN", "tp": 2, "block_size": 32, "order": "LBHSC"}
+
+
+@pytest.mark.parametrize("mode", ["pull", "push"])
+@pytest.mark.parametrize("kernel", [32, 16])
+def test_blocks_that_are_moved_whole(two_engines, mode, kernel):
+    """Their order is not known, so the decode server computes what would be the last part of one."""
+    prefill, decode = two_engines(WHOLE | {"kernel": kernel}, WHOLE | {"kernel": kernel, "blocks": 40}, WINDOW[:1])
+    for tokens in (33, 64, 65, 127):
+        request = move(prefill, decode, prompt(tokens))
+        _, end, _ = decode.loads[request.request_id]
+        assert end == tokens // 32 * 32
+    short = decode.add(prompt(20), prefilled(prefill, prompt(20)), max_tokens=3)
+    decode.run()
+    assert short.request_id not in decode.loads
+    end_alike(prefill, decode)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"tp": 1}, {"dcp": 2, "interleave": 32}, {"block_size": 64}, {"order": "LBSHC"}, {"backend": "OTHER"}, {"cache_dtype": "fp8"}, {"kernel": 16}],
+)
+def test_blocks_that_are_moved_whole_between_unlike_servers(two_engines, other):
+    prefill, decode = two_engines(WHOLE, WHOLE | other)
+    tokens = prompt(130)
+    refuse(decode, tokens, prefilled(prefill, tokens), "incompatible")
+    end_alike(prefill, decode)
+
+
+@pytest.mark.parametrize(
+    "sides",
+    [
+        ({"stages": [range(2), range(2, 4)]}, {"stages": [range(1), range(1, 4)]}),
+        ({"tp": 4, "dcp": 2, "interleave": 32},) * 2,
+    ],
+    ids=["stages", "context parallelism"],
+)
+def test_blocks_that_are_moved_whole_among_more_ranks(two_engines, sides):
+    prefill, decode = two_engines(*sides, [Attention(range(4), heads=2)], **{**WHOLE, "tp": 1} | {"model_groups": 1})
+    for tokens in (33, 200):
+        move(prefill, decode, prompt(tokens))
+
+
+def test_blocks_that_are_moved_whole_from_a_store(engine, tmp_path):
+    stored = {"extra": {"store": f"file://{tmp_path}", "store_weights": "w"}, "certs": None, "blocks": 256}
+    saver, loader = (engine(name, **WHOLE, **stored) for name in ("saver", "loader"))
+    saver.add(prompt(600), max_tokens=2)
+    saver.run(lambda: saver.figures.data["store_tokens"].get("saved") == 512)
+    request, before = load(loader, prompt(600), {}, max_tokens=2)
+    assert loader.loads[request.request_id][1] == 512
+    assert_loaded(loader, request, before)
+    end_alike(saver, loader)
+
+
+CANNOT_BE_WHOLE = {
+    "parts of blocks": ({"tp": 4, "dcp": 2}, False, "whole blocks can be moved with --cp-kv-cache-interleave-size 32"),
+    "drafts": ({}, True, "how blocks of these drafts are ordered is not known"),
+    "a store of other chunks": ({"block_size": 48, "extra": {"store": "memory://", "store_weights": "w"}}, False, "blocks of 48 tokens"),
+}
+
+
+@pytest.mark.parametrize("what", CANNOT_BE_WHOLE)
+def test_blocks_that_cannot_be_moved_whole(engine, what):
+    shape, drafts, message = CANNOT_BE_WHOLE[what]
+    groups = [Attention(range(4), heads=2), *([Attention(range(4, 6), heads=2, draft=True)] if drafts else [])]
+    with pytest.raises((NotImplementedError, ValueError), match=message):
+        engine("decode", groups, **WHOLE | {"model_groups": 1} | shape)
+
+
+@pytest.mark.parametrize(("end", "lent"), [(64, True), (65, False)])
+def test_an_image_is_not_cut(engine, caplog, end, lent):
+    """Of a prompt of 90 tokens the last 26 are computed by the decode server."""
+    prefill = engine("prefill", **WHOLE)
+    request = prefill.add(prompt(90), dict(FOR_DECODE), images=[("an image", 60, end - 60)])
+    prefill.run(lambda: request.finished)
+    assert bool(prefill.answers.get(request.request_id)) == lent
+    assert ("the end of an image" in caplog.text) != lent
 
 
 # --- groups ------------------------------------------------------------------------------

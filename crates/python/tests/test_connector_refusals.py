@@ -237,8 +237,9 @@ def test_bytes_that_are_two_kinds_of_numbers(two_engines):
     prefill, decode = two_engines({"cache_dtype": "fp8"}, {"cache_dtype": "fp8_e5m2"}, groups)
     refuse(decode, TOKENS, prefilled(prefill, TOKENS), "incompatible")
     move(*two_engines({"cache_dtype": "fp8"}, {"cache_dtype": "fp8_e4m3"}, groups), TOKENS)
-    with pytest.raises(NotImplementedError, match="64 B of a head and token in a cache of fp8_new is not known here"):
-        two_engines({"cache_dtype": "fp8_new"}, {}, groups)
+    prefill, decode = two_engines({"cache_dtype": "fp8_new"}, {"cache_dtype": "fp8"}, groups)
+    whole = TOKENS[:96]
+    refuse(decode, whole, prefilled(prefill, whole), "incompatible")
 
 
 def test_rows_that_are_as_long(two_engines):

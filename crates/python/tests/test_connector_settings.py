@@ -6,7 +6,7 @@ import pytest
 from vllm_stand_in import torch_numpy as torch
 from vllm_stand_in import vllm_names as vllm
 from vllm_stand_in.blocks import Blocks
-from vllm_stand_in.fixtures import move, prompt
+from vllm_stand_in.fixtures import move, prefilled, prompt, refuse
 from vllm_stand_in.gpu import Device
 from vllm_stand_in.model import Attention, IndexKeys, Latents, PackedLatents, gdn, mamba2
 
@@ -351,26 +351,12 @@ REFUSED = {
     "another device": (
         {"storage": on("xpu")}, "layers.0.attn: its cache is on xpu:0; caches are moved in memory of the host and of NVIDIA GPUs"
     ),
-    "a backend": ({"backend": "ROCM_ATTN"}, "layers.0.attn: how ROCM_ATTN orders a block is not known here"),
-    "a latent of a backend": (
-        {"backend": "CPU_ATTN", "groups": [Attention(range(2), heads=1, mla=True)]},
-        "how CPU_ATTN keeps 128 B of a latent of 128 B is not known here",
+    "a window of a backend": (
+        {"backend": "ROCM_ATTN", "groups": [Attention(range(2), window=40)]}, "layers.0.attn: how ROCM_ATTN orders a block is not known here"
     ),
-    "states of many tokens": (other_spec(tokens_per_state=4), "how FLASH_ATTN keeps a state of 4 tokens is not known here"),
-    "quantization": (
-        other_spec(kv_quant_mode=vllm.KVQuantMode(2), state_content_bytes=72) | {"cache_dtype": "int8_per_token_head"},
+    "quantization of chunks": (
+        other_spec(vllm.ChunkedLocalAttentionSpec, attention_chunk_size=64, state_content_bytes=72) | {"cache_dtype": "int8_per_token_head"},
         "how FLASH_ATTN keeps 72 B of a head and token in a cache of int8_per_token_head is not known here",
-    ),
-    "quantization that only the spec tells": (
-        other_spec(kv_quant_mode=vllm.KVQuantMode(2)), "how FLASH_ATTN keeps 256 B .* in a cache of auto is not known here"
-    ),
-    "a platform's own quantization": (
-        other_spec(kv_quant_mode=vllm.KVQuantMode.CUSTOM) | {"cache_dtype": "platform_int8"}, "in a cache of platform_int8 is not known"
-    ),
-    "a platform's own numbers": (other_spec() | {"cache_dtype": "platform_f16"}, "in a cache of platform_f16 is not known here"),
-    "head slots": (other_spec(num_head_slots=8), "8 head slots for 4 heads cannot be moved yet"),
-    "more than keys and values": (
-        other_spec(state_content_bytes=260), "FLASH_ATTN keeps 260 B of a head and token, a key and a value are 256 B"
     ),
     "encoders": (other_spec(vllm.CrossAttentionSpec), "a cache of CrossAttentionSpec cannot be moved"),
     "prefixes that see what comes after": (
@@ -387,12 +373,6 @@ REFUSED = {
     ),
     "rings of a kind": (
         other_spec(vllm.CircularBufferSpec, num_kv_heads=1, head_size_v=0), "what FLASH_ATTN keeps in a ring of 32 tokens is not known"
-    ),
-    "index keys of another format": (
-        {"groups": [IndexKeys(range(2), head_dim=64)]}, "how DEEPSEEK_V32_INDEXER keeps a state of 64 B is not known here"
-    ),
-    "packed latents of another format": (
-        {"groups": [PackedLatents(range(2), head_dim=640)]}, "how FLASHMLA_SPARSE keeps a state of 640 B is not known here"
     ),
     "latents of several tokens of another format": (
         {"groups": [Latents(range(2), tokens_per_state=4, head_dim=585)]}, "how DEEPSEEK_SPARSE_SWA keeps a state of 585 B is not known"
@@ -411,6 +391,28 @@ REFUSED = {
         {"groups": [replace(gdn(range(2)), kind="SHORT_CONV")]}, "recurrent state of SHORT_CONV cannot be moved yet"
     ),
 }  # fmt: skip
+
+
+WHOLE = {
+    "a backend": {"backend": "ROCM_ATTN"},
+    "a latent of a backend": {"backend": "CPU_ATTN", "groups": [Attention(range(2), heads=1, mla=True)]},
+    "quantization": other_spec(kv_quant_mode=vllm.KVQuantMode(2), state_content_bytes=72) | {"cache_dtype": "int8_per_token_head"},
+    "quantization that only the spec tells": other_spec(kv_quant_mode=vllm.KVQuantMode(2)),
+    "a platform's own quantization": other_spec(kv_quant_mode=vllm.KVQuantMode.CUSTOM) | {"cache_dtype": "platform_int8"},
+    "a platform's own numbers": other_spec() | {"cache_dtype": "platform_f16"},
+    "head slots": other_spec(num_head_slots=8),
+    "more than keys and values": other_spec(state_content_bytes=260),
+    "index keys of another format": {"groups": [IndexKeys(range(2), head_dim=64)]},
+    "packed latents of another format": {"groups": [PackedLatents(range(2), head_dim=640)]},
+}
+
+
+@pytest.mark.parametrize("what", WHOLE)
+def test_caches_of_which_only_whole_blocks_are_known(engine, caplog, what):
+    deployment = engine("prefill", **WHOLE[what]).workers[0]._worker._cache.deployment
+    assert all(group.name.startswith("pages/") for group in deployment.groups)
+    [told] = [record.getMessage() for record in caplog.records if "moved whole" in record.getMessage()]
+    assert "2 layers like model.layers.0" in told or "4 layers like model.layers.0" in told, told
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -443,8 +445,11 @@ def test_a_gpu_whose_driver_knows_no_such_memory(connector, engine):
 @pytest.mark.parametrize("isa", ["amx", "vec16", "neon"])
 def test_processors_that_order_blocks_otherwise(connector, engine, monkeypatch, isa):
     monkeypatch.setattr(vllm, "attn_isa", isa)
-    with pytest.raises(NotImplementedError, match=f"how CPU_ATTN orders a block for '{isa}' is not known here"):
-        engine("prefill", backend="CPU_ATTN")
+    prefill, decode = (engine(name, backend="CPU_ATTN") for name in ("prefill", "decode"))
+    move(prefill, decode, prompt(100))
+    monkeypatch.setattr(vllm, "attn_isa", "other")
+    decode = engine("decode", backend="CPU_ATTN")
+    refuse(decode, prompt(100), prefilled(prefill, prompt(100)), "incompatible")
 
 
 def test_a_cache_that_is_not_one_tensor(connector, engine):

@@ -1,5 +1,7 @@
 """vLLM's connector: servers that fall asleep, as vLLM 0.33 tells connectors, and wake up with other memory in place of their caches."""
 
+from concurrent.futures import Future
+
 import pytest
 from vllm_stand_in.fixtures import FOR_DECODE, end_alike, fetch, move, prefilled, prompt, refuse
 from vllm_stand_in.model import Attention, mamba2
@@ -57,3 +59,22 @@ def test_weights_that_are_thrown_away(two_engines):
     for engine in prefill, decode:
         engine.core.set_weight_version("step 2")
     move(prefill, decode, TOKENS)
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+def test_a_sleep_that_fails(connector, engine, when):
+    """When caches are cleared afterwards, weights may have changed."""
+    from transload.vllm import engine_calls
+
+    def fail(*_):
+        if when == "at once":
+            raise RuntimeError("a request is still loaded")
+        return Future()
+
+    prefill = engine("prefill")
+    with pytest.raises(RuntimeError):
+        waiting = engine_calls._announced(fail)(prefill.core)
+        assert prefill.reset(), "it still falls asleep"
+        waiting.set_exception(RuntimeError("a request is still loaded"))
+        waiting.result()
+    assert not prefill.reset()

@@ -135,6 +135,9 @@ class Tensor:
         else:
             submit([self._storage], lambda: self.numpy().fill(0))
 
+    def as_strided(self, shape, strides):
+        return Tensor(self._storage, self.dtype, shape, tuple(stride * self.dtype.itemsize for stride in strides), self._offset)
+
     def untyped_storage(self):
         return copy(self._storage)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
+import platform
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -226,6 +228,8 @@ def _of_this_stage(
         spec = group.kv_cache_spec
         for layer, names in _groups_of(vllm_config, group, kv_caches, layer_numbers, drafts):
             tensors = [kv_caches[each] for each in names]
+            if layer.alike:
+                tensors = [_pages(tensor, kv_cache_config.num_blocks, each) for tensor, each in zip(tensors, names)]
             split = step = _blocks_of_kernels(tensors[0], kv_cache_config.num_blocks, names[0])
             if split == 1 and (kernel := _kernel_block(layer, spec.block_size, names[0])) < spec.block_size:
                 split = spec.block_size // kernel
@@ -347,16 +351,60 @@ def _groups_of(
             spec = spec.kv_cache_specs[name]
         draft = name in drafts
         layer = replace(describe(OfDrafts(vllm_config) if draft else vllm_config, spec, name), draft=draft)
+        if layer.alike:
+            layer = _named_by_all(layer, tensor, name)
         for other, names in found:
             if other == layer and kv_caches[names[0]].stride() == tensor.stride():
                 names.append(name)
                 break
         else:
             found.append((layer, [name]))
-    for _, names in found:
+    for layer, names in found:
+        if layer.alike and get_tp_group().rank_in_group == 0:
+            logger.warning(
+                "how the blocks of %d layers like %s are ordered is not known here: they are moved whole, as %s, between servers that are alike "
+                "in TP, block size and all of this: %s",
+                len(names),
+                names[0],
+                layer.kind,
+                ", ".join(f"{key} {value}" for key, value in layer.alike),
+            )
         if len({numbers[name] for name in names}) < len(names):
             raise UnsupportedCache(f"layers {', '.join(names)}: several caches of one layer cannot be told apart")
     return found
+
+
+def _named_by_all(layer: Layer, tensor: torch.Tensor, name: str) -> Layer:
+    """Names a layer by all that has to be the same on both servers, so that others are refused.
+
+    Raises:
+        UnsupportedCache: it drafts. Which part of a prompt is moved would depend on it, and the other server need not have it.
+    """
+    if layer.draft:
+        raise UnsupportedCache(f"layer {name}: how blocks of these drafts are ordered is not known here")
+    computes = torch.cuda.get_device_capability(tensor.device) if tensor.device.type == "cuda" else platform.machine()
+    alike = layer.alike + (("block", f"{tuple(tensor.shape[1:])} {tensor.stride()[1:]}"), ("device", f"{tensor.device.type} {computes}"))
+    digest = hashlib.blake2b(repr(sorted(alike)).encode(), digest_size=6).hexdigest()
+    return replace(layer, kind=f"{layer.kind}-{digest}", alike=alike)
+
+
+def _pages(tensor: torch.Tensor, num_blocks: int, name: str) -> torch.Tensor:
+    """Returns a layer's bytes, by block of the manager.
+
+    Raises:
+        UnsupportedCache: a block is not in one piece.
+    """
+    split, size = _blocks_of_kernels(tensor, num_blocks, name), tensor.element_size()
+    axes = sorted((stride * size, extent) for stride, extent in zip(tensor.stride()[1:], tensor.shape[1:]) if extent > 1)
+    step = tensor.stride(0) * size
+    if split > 1:
+        axes.append((step, split))
+    page = size
+    for stride, extent in axes:
+        if stride != page:
+            raise UnsupportedCache(f"layer {name}: a block is not in one piece, and how it is ordered is not known here")
+        page *= extent
+    return _storage_from(tensor).as_strided((num_blocks, 1, 1, page), (step * split, page, page, 1))
 
 
 def _locate(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Callable
 
 from vllm.logger import init_logger
@@ -105,9 +106,24 @@ def _followed_by_change(run: Callable[..., Any]) -> Callable[..., Any]:
 def _announced(sleep: Callable[..., Any]) -> Callable[..., Any]:
     def announced(engine: Any, level: int = 1, *arguments: Any, **more: Any) -> Any:
         # At level 0 it only pauses.
-        for half in _halves(engine) if level else ():
+        halves = _halves(engine) if level else []
+
+        def end(_: Any = None) -> None:
+            for half in halves:
+                half.end_falling_asleep()
+
+        for half in halves:
             half.fall_asleep(keeps_weights=level == 1)
-        return sleep(engine, level, *arguments, **more)
+        answer = None
+        try:
+            answer = sleep(engine, level, *arguments, **more)
+        finally:
+            # It sleeps, or will not; unless it waits for requests first.
+            if isinstance(answer, Future):
+                answer.add_done_callback(end)
+            else:
+                end()
+        return answer
 
     return announced
 

@@ -24,7 +24,7 @@ from transload import Archive, Deployment, Found, Missing, Prompt
 from vllm.logger import init_logger
 from vllm.v1.request import RequestStatus
 
-from .config import ranks_of
+from .config import ConfigError, ranks_of
 from .content import Computed, Content, Names
 from .messages import Blocks, Report, Restore, Save, Step
 from .saved import Job, Jobs, Shelf
@@ -121,8 +121,10 @@ class SavedScheduler:
         self._shelf.count_tiers(self.stats)
         return self.stats.take()
 
-    def meet_workers(self, document: str) -> None:
-        """Takes note of how the workers lay their cache out."""
+    def meet_workers(self, document: str, whole: int) -> None:
+        """Takes note of how the workers lay their cache out. Blocks of `whole` tokens are moved whole."""
+        if CHUNK % whole:
+            raise ConfigError(f"blocks of {whole} tokens can only be moved whole, and a store keeps {CHUNK} at a time: leave it out, or change --block-size")
         self._deployment = Deployment(document)
         logger.info("prefixes are loaded from %s%s", self._shelf, ", and saved there" if self._saves else "")
 

@@ -21,6 +21,7 @@ is preempted or aborted before is one that nobody can use, whatever becomes of i
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -36,6 +37,7 @@ from .config import ConfigError, ranks_of
 from .content import Computed, Content, Names
 from .messages import NULL_BLOCK, Blocks, Lend, Load, RankAddress, Report, Step
 from .saved_scheduler import SavedScheduler
+from .specs import PAGES
 from .weights import Unnamed, Weights
 from .windows import Uncached, has_rings, has_windows
 
@@ -112,6 +114,8 @@ class Scheduler:
         self._told: set[str] = set()
         """Reasons that were logged, for which prompts got no ticket."""
         self._held_back = _held_back(vllm_config, kv_cache_config)
+        self._whole = 1
+        """What is prefilled for others is a multiple of so many tokens: those of blocks that are moved whole."""
         self.saved: SavedScheduler | None = None
         if config.store is not None:
             names = Names(self._weights, self._adapters, config.store_weights)
@@ -157,11 +161,13 @@ class Scheduler:
         for number, rank in enumerate(self._ranks):
             if (rank.deployment, rank.incarnation) != (first.deployment, first.incarnation):
                 raise RuntimeError(f"rank {number} lays its cache out otherwise than rank 0, or is of an earlier start")
+        groups = json.loads(first.document)["group"]
+        self._whole = math.lcm(*(group["spec"][0]["tokens_per_state"] for group in groups if group["name"].startswith(PAGES)))
         if self._identity is not None:
             # What cannot be in a ticket is told now, and not by the first request.
             self._ticket_into(2**40, 2**40)
         if self.saved is not None:
-            self.saved.meet_workers(first.document)
+            self.saved.meet_workers(first.document, self._whole)
         for announcement in self._announcements:
             # vLLM does not tell when it begins to listen: until then the proxy's probes fail.
             announcement.begin()
@@ -268,10 +274,7 @@ class Scheduler:
             return None, False
         if not params.get("do_remote_prefill"):
             return self.saved.matched_tokens(request, computed) if self.saved is not None else (0, False)
-        # What was prefilled is known without being told: the pull is refused if the other side disagrees. Of a prompt
-        # that is too short to hold something back, the state is past the token that is computed here.
-        if request.num_prompt_tokens <= self._held_back:
-            return 0, False
+        # What was prefilled is known without being told: the pull is refused if the other side disagrees.
         tokens = self._prefilled(request.num_prompt_tokens) - computed
         waited = self._waiting.get(request.request_id)
         if waited is not None:
@@ -503,18 +506,21 @@ class Scheduler:
             logger.warning("whether vLLM's own caches are cleared is not known with this version: %s", error)
             is_whole = False
         # To fall asleep vLLM clears its caches, and fails where that fails.
-        falls_asleep, self._falls_asleep = self._falls_asleep, False
-        is_named = self._weights.clear(is_whole=is_whole, keeps_weights=self._config.reset_keeps_weights or falls_asleep)
+        is_named = self._weights.clear(is_whole=is_whole, keeps_weights=self._config.reset_keeps_weights or self._falls_asleep)
         if is_whole:
             self._adapters.clear()
         self._forget()
-        return is_whole and (is_named or falls_asleep)
+        return is_whole and (is_named or self._falls_asleep)
 
     def fall_asleep(self, *, keeps_weights: bool) -> None:
         """Takes note that vLLM clears its caches next to take their memory away, and with it that of weights, or a copy of them."""
         if not keeps_weights:
             self.change_weights()
         self._falls_asleep = True
+
+    def end_falling_asleep(self) -> None:
+        """Takes note that vLLM sleeps, or has failed to: when it clears its caches from here on, weights may have changed."""
+        self._falls_asleep = False
 
     def change_weights(self) -> None:
         """Voids what was computed before: vLLM changes the weights in place."""
@@ -559,18 +565,22 @@ class Scheduler:
     # --- how far a prefill goes ------------------------------------------------------
 
     def _prefilled(self, prompt_tokens: int) -> int:
-        """Returns how many tokens of a prompt the prefill server computes."""
-        return prompt_tokens - self._held_back if prompt_tokens > self._held_back else prompt_tokens
+        """Returns how many tokens of a prompt are loaded. If it is too short, none are: the prefill server computes all of it then."""
+        return max(0, prompt_tokens - self._held_back) // self._whole * self._whole
 
     def _hold_back(self, request: Request) -> bool:
-        """Takes the last tokens off a prompt: the decode server computes them itself. False where this vLLM keeps a prompt so that this
-        cannot be done."""
-        count = request.num_prompt_tokens - self._prefilled(request.num_prompt_tokens)
+        """Takes the last tokens off a prompt: the decode server computes them itself. False where that cannot be done."""
+        prefilled = self._prefilled(request.num_prompt_tokens)
+        count = request.num_prompt_tokens - prefilled if prefilled else 0
         # Prompt logprobs are of all of the prompt; nothing is loaded for them elsewhere.
         if not count or request.get_skip_reading_prefix_cache():
             return True
         if not isinstance(getattr(request, "_all_token_ids", None), list):
             self._tell(request, "this vLLM keeps its tokens elsewhere, so that a prompt cannot be prefilled but for its last ones")
+            return False
+        if any(each.mm_position.offset + each.mm_position.length > prefilled + self._held_back for each in request.mm_features):
+            # Models may look for the tokens that enclose an image or the like, and fail where there are none.
+            self._tell(request, "a block that can only be moved whole has the end of an image or the like")
             return False
         if request.prompt_token_ids is not None:
             del request.prompt_token_ids[-count:]

@@ -6,6 +6,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
+import vllm
 from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
 from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.kv_cache_interface import (
@@ -97,7 +98,7 @@ ROWS = {
 RECORDS = {528, 288}
 """Bytes of latents of DeepSeek V4.1 that have their scales behind them, in fp8 and in NVFP4."""
 PLAIN_INDEX_KEYS = {"MINIMAX_M3_SPARSE_INDEXER"}
-"""The same, of keys without scales."""
+"""The backends of such layers whose keys have no scales."""
 COMPRESSOR = "CompressorBackend"
 """The backend of what tokens leave for the state of several tokens that they will be part of."""
 
@@ -180,6 +181,14 @@ class UnsupportedCache(NotImplementedError):
     """This connector does not know how to read a cache. Refusing it is better than wrong tokens."""
 
 
+class UnknownLayout(UnsupportedCache):
+    """Nobody has written down how a backend orders a block. It can be moved whole."""
+
+
+PAGES = "pages/"
+"""The names of groups whose blocks are moved whole begin with it."""
+
+
 @dataclass(frozen=True)
 class Layer:
     """Describes what one layer caches."""
@@ -199,6 +208,8 @@ class Layer:
     """Whether it drafts tokens that the model then checks."""
     scratch: int = field(default=0, compare=False)
     """Blocks of a request behind its running state, for drafts."""
+    alike: tuple[tuple[str, str], ...] = ()
+    """What has to be the same on both servers, where all that is known of a block is that it holds whole tokens."""
 
 
 def layers(vllm_config: VllmConfig) -> dict[str, Any]:
@@ -232,29 +243,61 @@ def describe(vllm_config: VllmConfig, spec: KVCacheSpec, name: str) -> Layer:
         return _recurrent(vllm_config, spec, name)
     if CircularBufferSpec is not None and isinstance(spec, CircularBufferSpec):
         return _ring(layers(vllm_config)[name], spec, name)
-    return _attention(vllm_config, spec, name)
+    try:
+        return _attention(vllm_config, spec, name)
+    except UnknownLayout as unknown:
+        return _page(vllm_config, spec, name, unknown)
+
+
+def _page(vllm_config: VllmConfig, spec: AttentionSpec, name: str, unknown: UnknownLayout) -> Layer:
+    """Describes a block as one piece of bytes, which a server that is alike in everything can read.
+
+    Raises:
+        UnsupportedCache: a block of such a spec need not hold all of its tokens, or not tokens that follow each other.
+    """
+    is_full = type(spec) in (FullAttentionSpec, MLAAttentionSpec) and isinstance(spec.tokens_per_state, int)
+    # Other layers of DeepSeek V4 have a backend of one name, however these are computed.
+    if not is_full or getattr(spec, "model_version", None):
+        raise unknown
+    layer, parallel = layers(vllm_config)[name], vllm_config.parallel_config
+    dcp = parallel.decode_context_parallel_size if spec.dcp_sharded else 1
+    if dcp > 1 and parallel.cp_kv_cache_interleave_size % spec.block_size:
+        raise UnsupportedCache(f"{unknown}; whole blocks can be moved with --cp-kv-cache-interleave-size {spec.block_size}")
+    backend = layer.get_attn_backend().get_name()
+    alike = {each.name: getattr(spec, each.name) for each in fields(spec) if each.name not in _ANY}
+    alike |= {"vLLM": getattr(vllm, "__version__", ""), "backend": backend, "kv_cache_dtype": _cache_dtype(vllm_config, layer)}
+    if backend == "CPU_ATTN":
+        alike["isa"] = _isa(vllm_config, spec)
+    size = spec.num_heads * (spec.block_size // spec.tokens_per_state) * spec.state_content_size_bytes
+    # Each rank has a page of its own, of the tokens that are dealt out to it.
+    page = {"kind": "opaque", "heads": parallel.tensor_parallel_size // dcp, "entry_bytes": size, "tokens_per_state": spec.block_size}
+    return Layer(f"{PAGES}{backend}"[:40], [page], alike=tuple((key, str(value)) for key, value in alike.items()))
+
+
+def _cache_dtype(vllm_config: VllmConfig, layer: Any) -> str:
+    # Layers may be left out of what the server's option says.
+    return getattr(layer, "kv_cache_dtype", None) or vllm_config.cache_config.cache_dtype
 
 
 def _attention(vllm_config: VllmConfig, spec: AttentionSpec, name: str) -> Layer:
     if spec.num_heads != spec.num_kv_heads:
-        raise UnsupportedCache(
+        raise UnknownLayout(
             f"layer {name}: {spec.num_heads} head slots for {spec.num_kv_heads} heads cannot be moved yet"
         )
     layer = layers(vllm_config)[name]
     kernels = layer.get_attn_backend()
     backend = kernels.get_name()
-    # Layers may be left out of what the server's option says.
-    kind = getattr(layer, "kv_cache_dtype", None) or vllm_config.cache_config.cache_dtype
+    kind = _cache_dtype(vllm_config, layer)
     is_latent = isinstance(spec, (MLAAttentionSpec, SlidingWindowMLASpec))
     if is_latent and (found := _sparse(spec, kernels, name)) is not None:
         return found
     if spec.tokens_per_state != 1:
-        raise UnsupportedCache(f"layer {name}: how {backend} keeps a state of {spec.tokens_per_state} tokens is not known here")
+        raise UnknownLayout(f"layer {name}: how {backend} keeps a state of {spec.tokens_per_state} tokens is not known here")
     is_row = kind in PACKED_ROWS.get(backend, ()) and spec.state_content_bytes is not None
     # Not by the mode alone: a platform's own dtype may have any, and in vLLM 0.33 two modes are one number.
     is_plain = kind in FP8.keys() | TYPED and spec.kv_quant_mode in (KVQuantMode.NONE, KVQuantMode.FP8_PER_TENSOR)
     if not is_row and not is_plain:
-        raise UnsupportedCache(
+        raise UnknownLayout(
             f"layer {name}: how {backend} keeps {spec.state_content_size_bytes} B of a head and token in a cache of {kind} "
             "is not known here"
         )
@@ -271,14 +314,14 @@ def _attention(vllm_config: VllmConfig, spec: AttentionSpec, name: str) -> Layer
             return Layer(f"mla{suffix}", [{"kind": "opaque", "heads": 1, "entry_bytes": spec.state_content_bytes}])
         latent = spec.head_size * spec.dtype.itemsize
         if backend not in KEY_THEN_VALUE or not isinstance(spec, MLAAttentionSpec) or spec.state_content_size_bytes != latent:
-            raise UnsupportedCache(
+            raise UnknownLayout(
                 f"layer {name}: how {backend} keeps {spec.state_content_size_bytes} B of a latent of {latent} B "
                 "is not known here"
             )
         return Layer("mla", [{"kind": "mla", "latent": spec.head_size, "dtype": dtype}])
     content = (key + value) * (1 if is_row else spec.dtype.itemsize)
     if spec.state_content_size_bytes != content:
-        raise UnsupportedCache(
+        raise UnknownLayout(
             f"layer {name}: {backend} keeps {spec.state_content_size_bytes} B of a head and token, "
             f"a key and a value are {content} B"
         )
@@ -327,7 +370,7 @@ def _sparse(spec: MLAAttentionSpec | SlidingWindowMLASpec, kernels: Any, name: s
             if not window:
                 row = {"kind": "opaque", "heads": 1, "entry_bytes": size, "tokens_per_state": tokens}
                 return Layer(f"{kind}/{dtype}", [row])
-    raise UnsupportedCache(f"layer {name}: how {backend} keeps a state of {size} B is not known here")
+    raise UnknownLayout(f"layer {name}: how {backend} keeps a state of {size} B is not known here")
 
 
 def _ring(layer: Any, spec: AttentionSpec, name: str) -> Layer:
@@ -354,7 +397,7 @@ def _scales_are_exponents() -> bool:
     on the GPU. A server takes neither for the other: groups are matched by their names.
 
     Raises:
-        UnsupportedCache: this version of vLLM does not tell.
+        UnsupportedCache: this version of vLLM does not tell. Servers that are alike otherwise may differ in it.
     """
     try:
         from vllm.utils import deep_gemm
@@ -372,17 +415,21 @@ def _inside(vllm_config: VllmConfig, spec: AttentionSpec, backend: str, name: st
     if backend in KEY_THEN_VALUE:
         return ""
     if backend != "CPU_ATTN":
-        raise UnsupportedCache(f"layer {name}: how {backend} orders a block is not known here")
-    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
-
-    cache_dtype = vllm_config.cache_config.cache_dtype
-    isa = _get_attn_isa(vllm_config.model_config.dtype, spec.block_size, spec.head_size, cache_dtype)
+        raise UnknownLayout(f"layer {name}: how {backend} orders a block is not known here")
+    isa = _isa(vllm_config, spec)
     if isa != "vec":
-        raise UnsupportedCache(
+        raise UnknownLayout(
             f"layer {name}: how CPU_ATTN orders a block for {isa!r} is not known here; it is for 'vec', which takes "
             "float32, blocks of a multiple of 32 tokens, and heads of a multiple of 32 elements"
         )
     return KEYS_TRANSPOSED
+
+
+def _isa(vllm_config: VllmConfig, spec: AttentionSpec) -> str:
+    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+
+    cache_dtype = vllm_config.cache_config.cache_dtype
+    return _get_attn_isa(vllm_config.model_config.dtype, spec.block_size, spec.head_size, cache_dtype)
 
 
 def _heads(vllm_config: VllmConfig, spec: AttentionSpec, name: str) -> int:
@@ -414,63 +461,37 @@ def _recurrent(vllm_config: VllmConfig, spec: MambaSpec, name: str) -> Layer:
     }
     if spec.num_speculative_blocks:
         described["conv_states"] = taps
-    scratch = spec.num_speculative_blocks
     if spec.mamba_type is MambaAttentionBackendEnum.MAMBA2:
         heads, head_dim, state_size = state[0] * tp, state[1], state[2]
         groups = _groups(vllm_config, (channels - state[0] * head_dim) // (2 * state_size), name)
-        return Layer(
-            "mamba2",
-            [
-                described
-                | {
-                    "kind": "mamba2_conv",
-                    "d_inner": heads * head_dim,
-                    "heads": heads,
-                    "groups": groups,
-                    "state_size": state_size,
-                },
-                {
-                    "kind": "mamba2_ssm",
-                    "heads": heads,
-                    "head_dim": head_dim,
-                    "state_size": state_size,
-                    "dtype": state_dtype,
-                },
-            ],
-            recurrent=True,
-            scratch=scratch,
-        )
-    if spec.mamba_type is MambaAttentionBackendEnum.GDN_ATTN:
+        inner = {"d_inner": heads * head_dim, "groups": groups}
+        of_state = {"heads": heads, "state_size": state_size}
+        kind = "mamba2"
+        parts = [
+            described | inner | of_state | {"kind": "mamba2_conv"},
+            of_state | {"kind": "mamba2_ssm", "head_dim": head_dim, "dtype": state_dtype},
+        ]
+    elif spec.mamba_type is MambaAttentionBackendEnum.GDN_ATTN:
         value_heads, value_dim, key_dim = state
         keys = channels - value_heads * value_dim
         if keys <= 0 or keys % (2 * key_dim):
             raise UnsupportedCache(f"layer {name}: {channels} channels are not keys and values of {state}")
-        heads = {
-            "value_heads": value_heads * tp,
-            "value_head_dim": value_dim,
-            "key_head_dim": key_dim,
-        }
-        return Layer(
-            "gdn",
-            [
-                described | heads | {"kind": "gdn_conv", "key_heads": keys // (2 * key_dim) * tp},
-                heads | {"kind": "gdn_ssm", "dtype": state_dtype},
-            ],
-            recurrent=True,
-            scratch=scratch,
-        )
-    if spec.mamba_type is MambaAttentionBackendEnum.MAMBA1:
+        of_state = {"value_heads": value_heads * tp, "value_head_dim": value_dim, "key_head_dim": key_dim}
+        kind = "gdn"
+        parts = [
+            described | of_state | {"kind": "gdn_conv", "key_heads": keys // (2 * key_dim) * tp},
+            of_state | {"kind": "gdn_ssm", "dtype": state_dtype},
+        ]
+    elif spec.mamba_type is MambaAttentionBackendEnum.MAMBA1:
         inner = {"d_inner": channels * tp}
-        return Layer(
-            "mamba1",
-            [
-                described | inner | {"kind": "mamba1_conv"},
-                inner | {"kind": "mamba1_ssm", "state_size": state[1], "dtype": state_dtype},
-            ],
-            recurrent=True,
-            scratch=scratch,
-        )
-    raise UnsupportedCache(f"layer {name}: recurrent state of {spec.mamba_type.name} cannot be moved yet")
+        kind = "mamba1"
+        parts = [
+            described | inner | {"kind": "mamba1_conv"},
+            inner | {"kind": "mamba1_ssm", "state_size": state[1], "dtype": state_dtype},
+        ]
+    else:
+        raise UnsupportedCache(f"layer {name}: recurrent state of {spec.mamba_type.name} cannot be moved yet")
+    return Layer(kind, parts, recurrent=True, scratch=spec.num_speculative_blocks)
 
 
 def _groups(vllm_config: VllmConfig, local: int, name: str) -> int:

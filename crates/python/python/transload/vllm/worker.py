@@ -147,7 +147,7 @@ class Worker:
         """Ends the agent: vLLM takes the memory of the cache away, once nothing is lent, loaded or saved any more."""
         if self._agent is not None:
             self._agent.shutdown(1.0)
-            port, self._agent, self._counted = self._agent.port, None, {}
+            port, self._agent, self._counted, self._agent_has_stopped = self._agent.port, None, {}, False
             self._wait_until_free(port)
         self._is_asleep = True
 
