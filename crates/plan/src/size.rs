@@ -9,7 +9,8 @@ use crate::group::GroupPlan;
 use crate::ranks::{Ranks, overlap};
 use crate::sides::Sides;
 
-/// Checks that a plan has not too many slices, in O(stages), and O(ranks) per component, almost without allocating.
+/// Checks that a plan does not have too many slices, almost without allocating. Costs O(stages), and for each different
+/// partition a step for each destination rank and each rank that the source deals tokens out to.
 pub(crate) fn check(ranks: &Sides<Ranks<'_>>, stages: &[Sides<u32>], groups: &[GroupPlan]) -> Result<(), PlanError> {
     let Sides { src, dst } = ranks;
     let tp = Sides { src: src.deployment.tp(), dst: dst.deployment.tp() };
