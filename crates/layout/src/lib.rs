@@ -34,6 +34,7 @@ mod deployment;
 pub mod document;
 mod dtype;
 mod footprint;
+mod multiple;
 pub mod order;
 mod partition;
 mod placement;
@@ -51,3 +52,9 @@ pub use placement::{Allocation, Placement};
 pub use slice::{Side, SliceError, TpRank, make_meta_kv_cache, slice_for_tp_transfer};
 pub use spec::Spec;
 pub use view::{ALLOCATION_BITS, Axis, ComponentView, Dim, MAX_ALLOCATION_BYTES, View, split_address};
+
+/// Items for the crates of this repository. They are not part of the interface and change without notice.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::multiple::{greatest_common_divisor, least_common_multiple};
+}

@@ -97,9 +97,9 @@ pub enum SliceError {
 /// [specs](crate::Group::specs) of the same group on the other side. Views keep their semantic shape `[L, B, S, H, C]`;
 /// only `H` becomes narrower. The list is empty if the ranks share nothing, or if another replica serves their units.
 ///
-/// Layers, blocks and tokens are not considered, since the plan handles them: the views are those of a group whose tokens are not
-/// [dealt out](crate::Group::dcp). So if several replicas [share the work](Served)
-/// for a destination rank, each has these views, and the plan determines which layers or tokens each one sends.
+/// Layers, blocks and tokens are not considered, since the plan handles them: the views are those of a group whose
+/// tokens are not [dealt out](crate::Group::dcp). So if several replicas [share the work](Served) for a destination
+/// rank, each has these views, and the plan determines which layers or tokens each one sends.
 ///
 /// # Errors
 /// Returns an error if the views are not those of rank `me`, if the other side's group differs, if a rank does not

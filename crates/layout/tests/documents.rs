@@ -100,13 +100,17 @@ fn tokens_are_dealt_out_to_ranks_that_hold_the_same_units() {
     let mut compressed = side(none(), none(), none());
     compressed["group"][0]["spec"][0] = opaque;
     for (document, path, part) in [
-        (side(json!({"dcp": 3}), none(), none()), "dcp", "has to divide tp, which is 8, and not be 3"),
+        (side(json!({"dcp": 3}), none(), none()), "dcp", "must divide tp, which is 8, and not be 3"),
         (side(json!({"dcp": 65}), none(), none()), "dcp", "must be from 1 to 64"),
-        (side(none(), none(), json!({"heads": 4})), &heads, "4 on 8 ranks cannot each be on a multiple of dcp = 4"),
-        (side(none(), none(), json!({"heads": 8})), &heads, "8 on 8 ranks"),
+        (
+            side(none(), none(), json!({"heads": 4})),
+            &heads,
+            "4 cannot each be on a multiple of dcp = 4 ranks, since tp is 8",
+        ),
+        (side(none(), none(), json!({"heads": 8})), &heads, "8 cannot each be"),
         (side(none(), none(), json!({"sliding_window": 8})), spec, "tokens = \"whole\""),
         (side(none(), none(), json!({"chunk_size": 8})), spec, "tokens = \"whole\""),
-        (side(json!({"interleave": 24}), none(), none()), "interleave", "has to divide the block_size of group[0]"),
+        (side(json!({"interleave": 24}), none(), none()), "interleave", "must divide the block_size of group[0]"),
         (side(none(), json!({"tokens": "some"}), none()), "group[0].tokens", "one of \"dealt\", \"whole\""),
         (compressed, "interleave", "a multiple of the tokens_per_state of group[0].spec[0]"),
     ] {
@@ -496,6 +500,12 @@ fn one_fault_counts_once() {
         let mut document = with("/pp", pp);
         document["pp_layers"] = json!([2, 2]);
         assert_eq!(paths(&document), ["pp"]);
+    }
+    // Nor whether dcp divides tp.
+    for tp in [json!(0), json!("x"), json!(8192)] {
+        let mut document = with("/tp", tp);
+        document["dcp"] = json!(2);
+        assert_eq!(paths(&document), ["tp"]);
     }
     let mut document = with("/pp", json!(2));
     document["pp_layers"] = json!([40, 40]);

@@ -5,9 +5,11 @@
 //! has one such rank, and its stripes are its blocks.
 
 use transload_layout::Share;
+use transload_layout::internal::{greatest_common_divisor, least_common_multiple};
 
 use crate::sides::Sides;
 
+/// The states that one rank has of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Deal {
     /// The number of ranks that take turns.
@@ -19,11 +21,12 @@ pub(crate) struct Deal {
 }
 
 impl Deal {
+    /// Returns the deal of a side on which every rank has all states.
     pub(crate) fn of_one(block: u64) -> Self {
         Self { ranks: 1, rank: 0, stripe: block }
     }
 
-    /// Returns the distance from a stripe of the rank to its next one.
+    /// Returns the number of states from the start of a stripe of the rank to the start of its next one.
     pub(crate) fn turn(self) -> u64 {
         self.ranks * self.stripe
     }
@@ -46,7 +49,7 @@ impl Deal {
         state - state % self.stripe + self.stripe
     }
 
-    /// Returns the number of the rank's states before this one, which it has.
+    /// Returns the position of a state of the rank among all states of the rank.
     pub(crate) fn position(self, state: u64) -> u64 {
         match self.ranks {
             1 => state,
@@ -61,15 +64,15 @@ impl Sides<Deal> {
         self.src.ranks == 1 && self.dst.ranks == 1
     }
 
-    /// Returns the distance after which the states that both ranks have repeat.
+    /// Returns the number of states after which the pattern of common states repeats.
     pub(crate) fn period(self) -> u64 {
-        let (src, dst) = (self.src.turn(), self.dst.turn());
         // A period that exceeds 64 bits is longer than any sequence, so any other length beyond that does as well.
-        (src / greatest_common_divisor(src, dst)).saturating_mul(dst)
+        least_common_multiple(self.src.turn(), self.dst.turn()).unwrap_or(u64::MAX)
     }
 
-    /// Returns for each rank of the source and each of the destination that have states in common which of those that the former
-    /// meets the latter is. The ranks of the destination are innermost.
+    /// Returns an entry for each pair of a source and a destination rank, with the destination ranks innermost. Pairs
+    /// without a common state have `None`. The others have the number of the destination rank among those that have
+    /// states in common with the source rank.
     pub(crate) fn meetings(self) -> Vec<Option<Share>> {
         let mut meetings = Vec::new();
         for src in 0..self.src.ranks {
@@ -95,11 +98,4 @@ impl Sides<Deal> {
         let apart = (starts.dst + common - starts.src) % common;
         apart < self.src.stripe || common - apart < self.dst.stripe
     }
-}
-
-pub(crate) fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
-    while b > 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }

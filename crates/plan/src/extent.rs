@@ -16,7 +16,7 @@ use crate::tokens::Segment;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Extent {
     pub(crate) states: u64,
-    /// The steps between ranges of that many states, in states.
+    /// The loops over ranges of that many states, with steps in states.
     pub(crate) strides: [Loop; 2],
     /// The number of neighbouring blocks on both sides, each with `states` states.
     pub(crate) blocks: u64,

@@ -13,7 +13,8 @@ use crate::request::Request;
 use crate::sides::Sides;
 use crate::tokens::StateRange;
 
-/// Two ranks with their TP sizes, and the number of each among the ranks that its side deals tokens out to.
+/// TP sizes and ranks as if no side dealt tokens out, and the number of each rank among those that its side deals them
+/// out to.
 type PlainRanks = (Sides<(u32, u32)>, Sides<u64>);
 
 #[derive(Clone, Debug)]
@@ -22,9 +23,9 @@ pub(crate) struct GroupPlan {
     /// The group's index in each side's own document.
     pub(crate) index: Sides<usize>,
     pub(crate) num_blocks: Sides<u32>,
-    /// The ranks that tokens are dealt out to, of which these are the first.
+    /// How each side deals tokens out, with the first rank of each.
     pub(crate) deal: Sides<Deal>,
-    /// For each pair of these ranks, see [`Sides<Deal>::meetings`].
+    /// Which ranks have tokens in common, see [`Sides<Deal>::meetings`].
     meetings: Vec<Option<Share>>,
     pub(crate) components: Vec<ComponentPlan>,
     pub(crate) ranges: Vec<StateRange>,
@@ -113,11 +114,11 @@ impl GroupPlan {
         moving.map(|component| component.partition)
     }
 
-    /// Returns two TP ranks as ranks of plain tensor parallelism, between which units and replicas are divided, and sets
-    /// what each has of the tokens. Returns `None` if they have no token in common.
+    /// Converts two TP ranks into ranks of sides that deal no tokens out. Units and replicas are divided between those.
+    /// Returns `None` if the two have no token in common.
     ///
-    /// Ranks with the same part of the tokens follow one another at a distance of `dcp`, and are a TP group of their own.
-    /// A rank of the source serves the ranks of all destination groups whose tokens meet its own, so these are one group.
+    /// The ranks with the same part of the tokens are a TP group of their own: every `dcp`th rank. A source rank serves all
+    /// destination groups with which it has tokens in common, so they count as one group.
     pub(crate) fn plain(&self, tp: Sides<u32>, ranks: Sides<u32>) -> Option<PlainRanks> {
         let dcp = self.deal.map(|deal| deal.ranks as u32);
         let own = Sides::of(|side| ranks[side] % dcp[side]);
@@ -126,8 +127,8 @@ impl GroupPlan {
         Some((Sides { src, dst: (dst.0 * of, dst.1 * of + index) }, own.map(u64::from)))
     }
 
-    /// Returns the ranges of the source's TP ranks that may send units to a TP rank of the destination, each with the
-    /// distance from one rank to the next.
+    /// Returns the source's TP ranks that may send units to a TP rank of the destination, as ranges with the step from one
+    /// rank to the next.
     pub(crate) fn senders(
         &self,
         partition: Partition,

@@ -54,18 +54,19 @@ impl Coded<'_> {
 
     fn program(&self, windows: &[StateRange], side: Side, lookup: &Lookup<'_>) -> StreamProgram {
         let (mut program, mut end) = (Program::default(), 0);
-        // The nest for each number of tokens of a head, and the steps between them.
-        let mut by_states: Vec<((u64, [Loop; 2]), u32)> = Vec::new();
+        // The nest for each pattern of a head's tokens in a segment.
+        let mut by_pattern: Vec<((u64, [Loop; 2]), u32)> = Vec::new();
         for window in windows {
             let mut cuts: Vec<(u32, u64)> = Vec::new();
             for cut in window.cuts() {
-                let known = by_states.iter().find(|(states, _)| *states == (cut.states, cut.strides));
+                let pattern = (cut.states, cut.strides);
+                let known = by_pattern.iter().find(|(known, _)| *known == pattern);
                 let nest = match known {
                     Some((_, nest)) => *nest,
                     None => {
                         let nest = program.nests.len() as u32;
                         program.nests.push(self.nest(&cut, side));
-                        by_states.push(((cut.states, cut.strides), nest));
+                        by_pattern.push((pattern, nest));
                         nest
                     }
                 };

@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
+use transload_layout::internal::least_common_multiple;
 use transload_layout::spec::{Spec, States};
 use transload_layout::{Group, Side};
 
-use crate::deal::{Deal, greatest_common_divisor};
+use crate::deal::Deal;
 use crate::program::Loop;
 use crate::request::Request;
 use crate::sides::Sides;
@@ -17,13 +18,15 @@ pub(crate) struct StateRange {
     pub(crate) end: u64,
     /// The states of a block on one rank.
     pub(crate) block: Sides<u64>,
-    /// The ranks that have the states. The ranges of a group, from which those of its routes are made, have the first ones.
+    /// The rank on each side that has the states. Ranges of a group have the first ranks, in place of which routes set their
+    /// own.
     pub(crate) deal: Sides<Deal>,
 }
 
-/// States that two ranks have in common in one stripe of the side with the longer ones: whole stripes of the other side, or a part
-/// of one.
+/// The states that two ranks have in common within one stripe of the side with the longer stripes: either several whole
+/// stripes of the other side, or one stripe or a part of it.
 struct Run {
+    /// The states of each stripe.
     states: u64,
     /// The steps from stripe to stripe, in states.
     stripes: Loop,
@@ -94,9 +97,10 @@ impl StateRange {
         last.src.max(last.dst)
     }
 
-    /// Returns the states that both ranks have, inside one block of each side, in token order. Places are block table entries.
+    /// Cuts the states that both ranks have at the ends of both sides' blocks, and returns them in token order. Places
+    /// are block table entries.
     ///
-    /// A segment has many stripes if they are equally far from each other, however short they are.
+    /// Stripes at equal distances are one segment, however short they are.
     pub(crate) fn cuts(self) -> impl Iterator<Item = Segment> {
         let period = self.deal.period();
         let mut state = self.first;
@@ -128,7 +132,8 @@ impl StateRange {
         })
     }
 
-    /// Returns the first state at or after this one that travels and that both ranks have.
+    /// Returns the first state at or after this one that travels and that both ranks have. Takes a step for each stripe
+    /// that it skips of the side with fewer stripes.
     fn common_from(self, mut state: u64) -> Option<u64> {
         while state < self.end {
             let next = self.deal.dst.first_from(self.deal.src.first_from(state));
@@ -152,7 +157,8 @@ impl StateRange {
         let deal = self.deal[short];
         let edge = edge.min(self.deal[long].stripe_end(first));
         let states = deal.stripe_end(first).min(edge) - first;
-        // From a whole stripe to the next there are the turns of the other ranks, which only the longer stripe has.
+        // Between two stripes of a rank lie those of the other ranks. Only the side with the longer stripe has these
+        // states too.
         let count = if states == deal.stripe { (edge - first - states) / deal.turn() + 1 } else { 1 };
         let mut strides = Sides { src: states, dst: states };
         strides[long] = deal.turn();
@@ -173,7 +179,7 @@ impl StateRange {
         // Ends of entries inside the range. Those that both sides share are counted once.
         let inside = |entry: u64| (self.end - 1) / entry - self.first / entry;
         let Sides { src, dst } = Sides::of(|side| self.entry(side));
-        let common = (src / greatest_common_divisor(src, dst)).checked_mul(dst);
+        let common = least_common_multiple(src, dst);
         1 + inside(src) + inside(dst) - common.map_or(0, inside)
     }
 
@@ -186,16 +192,16 @@ impl StateRange {
         if self.deal.is_trivial() {
             return segments;
         }
-        // If a period has one run, a segment is a loop over periods, of which either end may be cut off. If it has several,
-        // each is a segment. A part may begin and end inside of a stripe.
+        // If each period has one run, a segment is a loop over periods, and one more at either end where a period is cut
+        // off. If each has several, each run is a segment. A part may begin and end inside of a stripe.
         let (all, period) = (self.end - self.first, self.deal.period());
         let of_period = Self { end: self.first + period.min(all), ..self }.runs().count() as u64;
         let several = if of_period > 1 { of_period.saturating_mul(all / period + 2 * parts) } else { 0 };
         segments.saturating_mul(3).saturating_add(several).saturating_add(2 * parts)
     }
 
-    /// Returns the maximum number of runs of a period, or of the range if that is shorter, to a factor of three. It is the
-    /// number of steps that a [count](Self::count) takes.
+    /// Estimates the number of runs in a period, or in the range if that is shorter: there are three times as many at most.
+    /// A [count](Self::count) takes a few steps for each.
     pub(crate) fn most_runs(self) -> u64 {
         if self.deal.is_trivial() {
             return 1;

@@ -35,6 +35,10 @@ fn the_largest_documents_are_told_what_a_plan_may_have() {
         let found = Plan::compile(src, dst, &request).unwrap_err();
         assert_eq!(found, PlanError::TooManySlices { slices });
     }
+    // Tokens that are dealt out: 16 in a row are on 16 ranks of the other side.
+    let dealt = |interleave| side(json!({"tp": 4096, "dcp": 64, "interleave": interleave, "group": groups}));
+    let found = Plan::compile(&dealt(1), &dealt(16), &request).unwrap_err();
+    assert_eq!(found, PlanError::TooManySlices { slices: 64 * 4096 * 16 });
     // An agent's one rank may have as many.
     let found = Plan::compile_for(&ranks, &stages, &request, Side::Source, &[Rank(0)]);
     // The first replica sends the first block of each layer; four of 4,096 have one to send.

@@ -29,8 +29,9 @@ pub struct Options {
     /// asks, invitations and notices wait for plans; all services together may have twice as many waiting.
     pub transfers_per_service: usize,
     /// The most places of routes in progress that one agent has asked for. A place is where a loop nest of a plan meets
-    /// a block; it takes 24 bytes while its route is bound, and some nanoseconds to bind. The peer's layout decides how many places a route has, up to one for each
-    /// token, component and layer. A further route is refused as busy, unless it is the agent's only one.
+    /// a block; it takes 24 bytes while its route is bound, and some nanoseconds to bind. The peer's layout decides how
+    /// many places a route has, up to one for each token, component and layer. A further route is refused as busy,
+    /// unless it is the agent's only one.
     pub places_per_agent: u64,
     /// The most places of routes in progress that all agents of one service have asked for. It is also the most places
     /// of one route, of one invited push, or of one rank in a pull or push of this agent, which are refused for good if

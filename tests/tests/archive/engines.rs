@@ -89,6 +89,7 @@ impl Engine {
         let fields = document.as_object_mut().unwrap();
         fields.insert("tp".into(), json!(1));
         fields.insert("pp".into(), json!(1));
+        fields.remove("dcp");
         fields.remove("pp_layers");
         for group in document["group"].as_array_mut().unwrap() {
             let group = group.as_object_mut().unwrap();

@@ -1,5 +1,6 @@
 //! Archives in a folder: what a save makes durable, and what an eviction leaves.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::json;
@@ -66,27 +67,23 @@ fn damage_on_disk_ends_the_prefix() {
     let tokens: Vec<u32> = (0..512).collect();
     let prompt = Prompt::new(&tokens);
     let engine = Engine::computed(&here, 512, 1);
-    for end in [256, 512] {
-        let request = SaveRequest::tokens(end);
-        engine.save(&archive(&store, &here), &prompt, &request).unwrap();
-    }
+    // Not by their times: two packs may have the same one.
+    let packs = || {
+        let folders = std::fs::read_dir(folder.path().join("kv/packs")).unwrap();
+        let files = folders.flat_map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap());
+        files.map(|file| file.unwrap().path()).collect::<BTreeSet<_>>()
+    };
+    let save = |end| engine.save(&archive(&store, &here), &prompt, &SaveRequest::tokens(end)).unwrap();
+    save(256);
+    let first = packs();
+    save(512);
     drop(store);
 
     // A bit of the second pack's data.
-    let mut packs = Vec::new();
-    let mut folders = vec![folder.path().join("kv/packs")];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let entry = entry.unwrap();
-            match entry.file_type().unwrap().is_dir() {
-                true => folders.push(entry.path()),
-                false => packs.push((entry.metadata().unwrap().modified().unwrap(), entry.path())),
-            }
-        }
-    }
-    packs.sort();
-    assert_eq!(packs.len(), 2);
-    let path = &packs[1].1;
+    let both = packs();
+    let second: Vec<_> = both.difference(&first).collect();
+    assert_eq!((both.len(), second.len()), (2, 1));
+    let path = second[0];
     let mut permissions = std::fs::metadata(path).unwrap().permissions();
     #[expect(clippy::permissions_set_readonly_false, reason = "a file of this test")]
     permissions.set_readonly(false);

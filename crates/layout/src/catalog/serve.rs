@@ -3,6 +3,7 @@
 use super::{Model, ModelGroup};
 use crate::deployment::Deployment;
 use crate::document::{Document, GroupDocument};
+use crate::multiple::least_common_multiple;
 use crate::placement::Allocation;
 use crate::spec::{ConvLayout, Spec};
 
@@ -136,16 +137,6 @@ impl Model {
     pub fn block_size(&self) -> u64 {
         let specs = self.groups.iter().flat_map(|group| &group.specs);
         let states = specs.filter_map(Spec::tokens_per_state);
-        states.fold(BLOCK_SIZE, |size, tokens| {
-            let multiple = size.checked_div(greatest_common_divisor(size, tokens));
-            multiple.and_then(|size| size.checked_mul(tokens)).unwrap_or(size)
-        })
-    }
-}
-
-fn greatest_common_divisor(a: u64, b: u64) -> u64 {
-    match b {
-        0 => a,
-        _ => greatest_common_divisor(b, a % b),
+        states.fold(BLOCK_SIZE, |size, tokens| least_common_multiple(size, tokens).unwrap_or(size))
     }
 }

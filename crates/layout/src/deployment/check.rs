@@ -51,8 +51,10 @@ fn check(document: Document, origins: &[Origin], report: &mut Report) -> Option<
     let dcp = report.in_range("dcp", document.dcp, 1..=MAX_DCP);
     let interleave = report.in_range("interleave", document.interleave, 1..=MAX_SIZE);
     let deal = match (dcp, interleave) {
+        // With a faulty tp, `tp` is 1.
+        _ if report.has("tp") => (1, 1),
         (Some(dcp), Some(_)) if !tp.is_multiple_of(dcp) => {
-            report.add_once("dcp".to_owned(), format!("has to divide tp, which is {tp}, and not be {dcp}"));
+            report.add_once("dcp".to_owned(), format!("must divide tp, which is {tp}, and not be {dcp}"));
             (1, 1)
         }
         (Some(dcp), Some(interleave)) => (dcp, interleave),
@@ -215,13 +217,16 @@ impl GroupCheck<'_> {
         let ((dcp, interleave), tp, path) = (self.deal, u64::from(self.tp), &self.path);
         let size = self.group.block_size;
         if !size.is_multiple_of(interleave) {
-            let problem = format!("has to divide the block_size of {path}, which is {size}, and not be {interleave}");
+            let problem = format!("must divide the block_size of {path}, which is {size}, and not be {interleave}");
             report.add_once("interleave".to_owned(), problem);
         }
         for (i, spec) in self.group.specs.iter().enumerate() {
             let path = format!("{path}.spec[{i}]");
             if spec.without_window() != *spec {
-                report.add(path.clone(), "has a window, so its tokens cannot be dealt out (dcp): tokens = \"whole\"");
+                report.add(
+                    path.clone(),
+                    "has a window, so its tokens cannot be dealt out (dcp): its group must have tokens = \"whole\"",
+                );
             }
             if spec.tokens_per_state().is_some_and(|tokens| !interleave.is_multiple_of(tokens)) {
                 let problem = format!("must be a multiple of the tokens_per_state of {path}, and not {interleave}");
@@ -231,7 +236,7 @@ impl GroupCheck<'_> {
             let scarce = components.iter().find(|one| !tp.is_multiple_of(one.partition.units().saturating_mul(dcp)));
             if let Some(component) = scarce {
                 let (field, units) = (component.field, component.partition.units());
-                let problem = format!("{units} on {tp} ranks cannot each be on a multiple of dcp = {dcp} of them");
+                let problem = format!("{units} cannot each be on a multiple of dcp = {dcp} ranks, since tp is {tp}");
                 report.add(format!("{path}.{field}"), problem);
             }
         }

@@ -33,7 +33,7 @@ const BEYOND_THE_SCHEMA: &[&str] = &[
     "(the groups' layers)",
     "is not a multiple of",
     "cannot be shared out over tp",
-    "has to divide",
+    "must divide",
     "a multiple of the tokens_per_state",
     "cannot each be on a multiple of dcp",
     "so its tokens cannot be dealt out",

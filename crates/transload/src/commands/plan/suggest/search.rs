@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use transload::layout::document::Document;
+use transload::layout::internal::least_common_multiple;
 use transload::layout::spec::Attention;
 use transload::layout::{Deployment, Rank, Side, Spec};
 use transload::transfer::{Plan, Request};
@@ -185,12 +186,4 @@ fn rhythm(sides: [&Document; 2]) -> Option<(u64, u64)> {
         }
     }
     Some((period, reach))
-}
-
-fn least_common_multiple(a: u64, b: u64) -> Option<u64> {
-    let (mut x, mut y) = (a, b);
-    while y > 0 {
-        (x, y) = (y, x % y);
-    }
-    a.checked_div(x)?.checked_mul(b)
 }
