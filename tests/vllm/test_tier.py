@@ -236,7 +236,8 @@ def test_damaged_chunks_are_computed_and_repaired(tiered, tmp_path):
         file.write_bytes(data)
     saver.save(KEYS[5:])
     reader = tiered()
-    assert reader.find() == KEYS[5:] and reader.failures == {"load": 1}
+    [lost] = set(KEYS) - set(reader.find())
+    assert lost in KEYS[:5] and reader.failures == {"load": 1}
     tiered().save()
     assert tiered().find() == KEYS
 

@@ -5,11 +5,9 @@ vLLM loads it by its name, in ``kv_connector_extra_config`` of the OffloadingCon
     "spec_name": "TieringOffloadingSpec", "secondary_tiers": [
         {"type": "TransloadTier", "module_path": "transload.vllm.tier", "store": "file:///var/kv"}]
 
-vLLM names a chunk of its blocks by the hash of all tokens up to its end, and its bytes are laid out as this server lays out its cache. So
-chunks are objects of a namespace that names all else that decides what the bytes are, and only servers that are alike in it share.
-
-vLLM calls a tier in the thread of its scheduler. All that waits for the store is a job of another thread, with a bounded time. A job that is
-given up touches vLLM's memory no more, however long its call of the store hangs: bytes go through memory of its own.
+vLLM names a chunk of blocks by the hash of all tokens up to its end, and its bytes lie as this server's cache does. So chunks are objects of a
+namespace that names all else that decides what the bytes are. vLLM calls a tier in its scheduler's thread, so what waits for the store is a job
+of another one, with a bounded time. A job that is given up touches vLLM's memory no more: bytes go through memory of its own.
 """
 
 from __future__ import annotations
@@ -87,14 +85,14 @@ class Settings:
 
 
 class Engine:
-    """Holds what a tier needs of vLLM's configuration, of which vLLM itself gives a tier little. It has the attributes that `Weights`
-    reads."""
+    """Holds what a tier needs of vLLM's configuration and is not given by vLLM. It has the attributes that `Weights` reads."""
 
     def __init__(self, config: VllmConfig) -> None:
         cache, drafts, attention = config.cache_config, config.speculative_config, config.attention_config
         self.model_config, self.load_config = config.model_config, config.load_config
         self.kv_transfer_config = SimpleNamespace(kv_connector_extra_config={BEFORE: before_loading(config.model_config)})
         kinds = config.model_config.dtype, cache.cache_dtype, cache.mamba_cache_dtype, cache.mamba_ssm_cache_dtype
+        # What decides what the bytes of a chunk are, as far as the offloading spec does not say it.
         self.facts = {
             "vllm": vllm.__version__,
             "hashes": [cache.prefix_caching_hash_algo, _seed(cache.prefix_caching_hash_algo)],
@@ -103,7 +101,6 @@ class Engine:
             "attention": [config.use_v2_model_runner, str(attention.backend), str(attention.backend_per_kind)],
             "drafts": drafts and [str(drafts.method), str(drafts.model), str(drafts.revision)],
         }
-        """What decides what the bytes of a chunk are, as far as the offloading spec does not say it."""
 
 
 def check_early(config: VllmConfig, given: dict[str, Any]) -> None:
@@ -118,8 +115,8 @@ def check_early(config: VllmConfig, given: dict[str, Any]) -> None:
         raise ConfigError("secondary_tiers.enable_kv_events adds to vLLM's own events: start the server with --kv-events-config")
     if config.lora_config is not None and not settings.weights:
         raise ConfigError(
-            "--enable-lora: vLLM's hashes name adapters by their names alone, whatever is in them, so give secondary_tiers.weights, a text "
-            "of your own that is another for other weights, and for other adapters of the same name"
+            "--enable-lora: vLLM's hashes hold no more of adapters than their names, so give secondary_tiers.weights, a text of your own that "
+            "is another for other weights and for other adapters of the same names"
         )
     given[ENGINE] = Engine(config)
 
@@ -162,7 +159,7 @@ class Gate:
 
 @dataclass
 class _Look:
-    """What is known of a chunk, for as long as a request that has asked for it goes on."""
+    """Says whether a chunk is there, for as long as a request goes on that has asked for it."""
 
     found: bool | None = None
     requests: set[str] = field(default_factory=set)
@@ -187,20 +184,13 @@ class TransloadTier(SecondaryTierManager):
     medium = Medium.STORAGE
 
     def __init__(
-        self,
-        offloading_spec: OffloadingSpec,
-        primary_kv_view: memoryview,
-        tier_type: str,
-        backpressure_detector: BackpressureDetector | None = None,
-        **given: Any,
-    ) -> None:
+        self, offloading_spec: OffloadingSpec, primary_kv_view: memoryview, tier_type: str,
+        backpressure_detector: BackpressureDetector | None = None, **given: Any,
+    ) -> None:  # fmt: skip
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         engine = given.pop(ENGINE, None)
         if not isinstance(engine, Engine):
-            raise ConfigError(
-                "TransloadTier does not know what vLLM computes with: vLLM has to load the plugin `transload` (list it in VLLM_PLUGINS if that "
-                "is set), and to make its configuration of EngineArgs"
-            )
+            raise ConfigError("TransloadTier needs the plugin `transload`: list it in VLLM_PLUGINS if that is set, and use vLLM's EngineArgs")
         settings = self._settings = Settings.read(given)
         self.locality = None if settings.locality is None else Locality(settings.locality)
         self._rows = np.asarray(primary_kv_view).view(np.uint8)
@@ -210,13 +200,11 @@ class TransloadTier(SecondaryTierManager):
         if "collective_rpc" in engine_calls.follow() and not settings.reset_keeps_weights:
             self._weights.distrust("this vLLM does not tell when it changes weights in place; reset_keeps_weights says that it never does")
         engine_calls.TIERS.add(self)
-        self._opening, self._objects, self._figures = threading.Lock(), None, _Figures()
-        self._finder, self._loader, self._saver = (
-            Jobs(f"tier-{name}", threads, self._figures, seconds)
-            for name, threads, seconds in (
-                ("find", 2, settings.wait_seconds), ("load", 4, settings.timeout_seconds), ("save", 4, settings.timeout_seconds)
-            )
-        )
+        self._opening, self._objects, self._stats = threading.Lock(), None, OffloadingConnectorStats()
+        # vLLM itself counts loads and saves of tiers, with their bytes and times.
+        counts = SimpleNamespace(store_did=lambda call, seconds: None, store_failed=self._count_failure)
+        self._finder = Jobs("tier-find", 2, counts, settings.wait_seconds)
+        self._loader, self._saver = (Jobs(f"tier-{name}", 4, counts, settings.timeout_seconds) for name in ("load", "save"))
         self._rest_until = 0.0
         self._looks: dict[OffloadKey, _Look] = {}
         self._asked_by: dict[str, set[OffloadKey]] = {}
@@ -393,10 +381,8 @@ class TransloadTier(SecondaryTierManager):
     # --- the rest --------------------------------------------------------------------
 
     def take_events(self) -> Iterable[OffloadingEvent]:
-        events = self._events or []
-        if events:
-            self._events = []
-        return events
+        events, self._events = self._events, self._events and []
+        return events or ()
 
     def drain_jobs(self) -> None:
         """Gives everything up: vLLM clears its caches, as it does where weights change in place."""
@@ -431,23 +417,10 @@ class TransloadTier(SecondaryTierManager):
         says = "Calls of the store of a tier that failed, took too long, or were skipped."
         return {FAILURES: OffloadingCounterMetadata(documentation=says, labelnames=("call",))}
 
-    def get_stats(self) -> OffloadingConnectorStats | None:
-        return self._figures.take()
-
-
-class _Figures:
-    """Counts failures. vLLM itself counts loads and saves of tiers, with their bytes and times."""
-
-    def __init__(self) -> None:
-        self._stats = OffloadingConnectorStats()
-
-    def store_did(self, call: str, seconds: float) -> None:
-        pass
-
-    def store_failed(self, call: str) -> None:
+    def _count_failure(self, call: str) -> None:
         self._stats.increase_counter(FAILURES, 1, (call,))
 
-    def take(self) -> OffloadingConnectorStats | None:
+    def get_stats(self) -> OffloadingConnectorStats | None:
         taken, self._stats = self._stats, OffloadingConnectorStats()
         return None if taken.is_empty() else taken
 
