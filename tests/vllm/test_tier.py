@@ -292,6 +292,13 @@ def test_a_stalled_store_fails_nothing(tiered, stalled, method):
     assert (server.rows == 77).all()
 
 
+def test_what_was_asked_before_a_store_is_left_alone(tiered):
+    server, context = tiered(), ReqContext("waits")
+    assert server.tier.lookup(KEYS[0], context) is LookupResult.RETRY
+    server.tier._rest()
+    assert server.tier.lookup(KEYS[0], context) is LookupResult.MISS
+
+
 def test_what_a_stalled_save_writes_is_what_was_there(tiered, stalled):
     """Its rows are others' when it is given up."""
     goes_on = stalled("put")
@@ -404,6 +411,7 @@ def test_vllm_hands_on_what_the_plugin_records(models, tmp_path, within):
     config = made.kv_transfer_config
     if within:
         config = KVTransferConfig(**config.kv_connector_extra_config["connectors"][1])
+    assert tiers.FAILURES in TieringOffloadingSpec.build_metric_definitions(config.kv_connector_extra_config)
     [entry] = config.kv_connector_extra_config["secondary_tiers"]
     server = TieringOffloadingSpec(offloading(entry)).get_manager()
     [tier] = server.secondary_tiers

@@ -85,7 +85,13 @@ def _with_connector(vllm_config: VllmConfig) -> Iterator[VllmConfig]:
 
 def _tiers(vllm_config: VllmConfig) -> Iterator[dict[str, Any]]:
     """Returns the settings of each of this package's tiers, which vLLM's OffloadingConnector makes, also within MultiConnector."""
-    extra = getattr(vllm_config.kv_transfer_config, "kv_connector_extra_config", None) or {}
-    for given in (extra, *(each.get("kv_connector_extra_config") or {} for each in extra.get("connectors") or ())):
+    transfer = vllm_config.kv_transfer_config
+    extra = getattr(transfer, "kv_connector_extra_config", None) or {}
+    within = extra.get("connectors") or () if extra and transfer.kv_connector == "MultiConnector" else ()
+    for given in (extra, *(each.get("kv_connector_extra_config") or {} for each in within)):
         tiers = given.get("secondary_tiers")
-        yield from (each for each in tiers or () if isinstance(each, dict) and each.get("module_path") == "transload.vllm.tier")
+        yield from (
+            each
+            for each in (tiers if isinstance(tiers, list) else ())
+            if isinstance(each, dict) and each.get("module_path") == "transload.vllm.tier"
+        )

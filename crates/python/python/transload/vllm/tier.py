@@ -316,8 +316,8 @@ class TransloadTier(SecondaryTierManager):
         # A store that is full can still be read.
         if not has_returned and (transfer.is_load or job.is_given_up):
             self._rest()
-        if self._events is not None and not transfer.is_load and is_whole:
-            self._events.append(OffloadingEvent(keys=keys, medium=self.medium, removed=False, locality=self.locality))
+        if self._events is not None and not transfer.is_load and moved:
+            self._events.append(OffloadingEvent(keys=moved, medium=self.medium, removed=False, locality=self.locality))
         seconds, size = time.monotonic() - job.begun, len(moved) * self.block_size_bytes
         self._ended.append(JobResult(transfer.number, is_whole, loaded, transfer_time=seconds, transfer_bytes=size))
 
