@@ -14,6 +14,7 @@ CONNECTOR = Path(__file__).parents[2] / "crates" / "python" / "python" / "transl
 BASE = "vllm.distributed.kv_transfer.kv_connector.v1.base"
 CLASSES = {
     ("KVConnectorBase_V1", BASE): ("TransloadConnector", "connector.py"),
+    ("SecondaryTierManager", "vllm.v1.kv_offload.tiering.base"): ("TransloadTier", "tier.py"),
 }
 CALLED = {
     "vllm.engine.arg_utils": {"EngineArgs": {"create_engine_config": ["usage_context", "headless"]}},

@@ -508,3 +508,46 @@ def test_blocks_held_until_they_are_copied(alone, held):
     assert figures(engine, "failures") == {"keep up": 3}
     goes_on.set()
     end_alike(engine)
+
+
+# --- events ----------------------------------------------------------------------------
+
+
+def test_routers_are_told_of_what_was_published(alone, connector, monkeypatch, tmp_path):
+    """Of what this server has published, once, behind what was found saved; and of nothing that failed or is void."""
+    import sys
+    from types import ModuleType
+
+    fake = ModuleType("transload.vllm.events")
+
+    class Events(list):
+        def __init__(self, vllm_config, kv_cache_config):
+            super().__init__()
+
+        def of(self, request, start, end):
+            return [(start, end)]
+
+        tell = list.extend
+
+        def take(self):
+            taken = self[:]
+            self.clear()
+            return taken
+
+    fake.Events = Events
+    monkeypatch.setitem(sys.modules, "transload.vllm.events", fake)
+    monkeypatch.setattr(sys.modules["transload.vllm.config"], "is_told", lambda config: True)
+    engine, tokens = alone("saver", extra={"kv_events": True}), prompt(900)
+    save(engine, tokens[:600], 512)
+    assert engine.scheduler.take_events() == [(0, 512)]
+    save(engine, tokens, 256)
+    assert engine.scheduler.take_events() == [(512, 768)] and engine.scheduler.take_events() == []
+    answer(engine, tokens)
+    end_alike(engine)
+    assert engine.scheduler.take_events() == [], "all of it was saved before"
+    assert list(alone("silent").scheduler.take_events()) == []
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "store").write_text("")
+    answer(engine, prompt(600, 5))
+    end_alike(engine)
+    assert figures(engine, "failures") and engine.scheduler.take_events() == []

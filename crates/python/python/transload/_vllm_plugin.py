@@ -56,6 +56,10 @@ def _check_configurations() -> None:
             from .vllm.startup import check_early
 
             check_early(ours, vllm_config.kv_transfer_config)
+        for tier in _tiers(vllm_config):
+            from .vllm import tier as of_tiers
+
+            of_tiers.check_early(vllm_config, tier)
         return vllm_config
 
     checked.is_checked = True
@@ -77,3 +81,17 @@ def _with_connector(vllm_config: VllmConfig) -> Iterator[VllmConfig]:
                 # What is left there has to be there when MultiConnector makes it again.
                 given["kv_connector_extra_config"] = inner.kv_transfer_config.kv_connector_extra_config
                 yield inner
+
+
+def _tiers(vllm_config: VllmConfig) -> Iterator[dict[str, Any]]:
+    """Returns the settings of each of this package's tiers, which vLLM's OffloadingConnector makes, also within MultiConnector."""
+    transfer = vllm_config.kv_transfer_config
+    extra = getattr(transfer, "kv_connector_extra_config", None) or {}
+    within = extra.get("connectors") or () if extra and transfer.kv_connector == "MultiConnector" else ()
+    for given in (extra, *(each.get("kv_connector_extra_config") or {} for each in within)):
+        tiers = given.get("secondary_tiers")
+        yield from (
+            each
+            for each in (tiers if isinstance(tiers, list) else ())
+            if isinstance(each, dict) and each.get("module_path") == "transload.vllm.tier"
+        )

@@ -20,6 +20,8 @@ module               what it is about
 `saved_scheduler`    which prefixes are loaded from the store and saved to it
 `saved_worker`       loads and saves of one rank's blocks
 `saved`              what both have of the store: the archive, and threads that wait for it
+`events`             what routers are told of the store
+`tier`               a store behind vLLM's own OffloadingConnector
 `misfits`            prefill servers whose blocks can never be loaded here
 `drafts`             which layers draft tokens
 `windows`            whether a request still has the blocks of its windows

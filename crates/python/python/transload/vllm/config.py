@@ -93,6 +93,8 @@ class Config:
     codec: str = "exact"
     """How the store keeps keys and values: ``exact``, or in less room with ``q8`` or ``q4``. What is loaded then is not exact,
     and prefixes that were saved with another codec are not found."""
+    kv_events: bool = False
+    """Whether vLLM's KV events (``--kv-events-config``) tell of what this server saves in the store too."""
     store_trusts_media_identifiers: bool = False
     """Whether clients call images and the like by what is in them. Where they may choose, and have no salt, a prompt is
     saved and loaded up to the last whole token chunk before the first of them only."""
@@ -142,7 +144,7 @@ class Config:
             given["host"] = get_ip()
         for name in ("agent", "host"):
             _of(name, given.get(name, ""), str)
-        for name in ("reset_keeps_weights", "store_trusts_media_identifiers"):
+        for name in ("reset_keeps_weights", "store_trusts_media_identifiers", "kv_events"):
             _of(name, given.get(name, False), bool)
         if given["instance"] is not None and not _INSTANCE.fullmatch(given["instance"]):
             raise ConfigError(f"{_at('instance')} is {given['instance']!r}: give 1 to 58 letters, digits and . _ ~ -")
@@ -152,6 +154,10 @@ class Config:
         _one_of("codec", codec, "exact", "q8", "q4")
         if codec != "exact" and given["store"] is None:
             raise ConfigError(f"{_at('codec')} is {codec!r}, and there is no store that it is for: give {_at('store')}")
+        if given.get("kv_events") and given["store"] is None:
+            raise ConfigError(f"{_at('kv_events')} tells of what is saved, and there is no store: give {_at('store')}")
+        if given.get("kv_events") and not is_told(vllm_config):
+            raise ConfigError(f"{_at('kv_events')} adds to vLLM's own events: start the server with --kv-events-config, or leave it out")
         wire_codec = given.get("wire_codec", cls.wire_codec)
         _one_of("wire_codec", wire_codec, "exact", "q8", "q4")
         if wire_codec != "exact" and transfer.is_kv_consumer:
@@ -268,6 +274,12 @@ class Config:
                 f"no certificate for {name!r} ({error}); `transload certs add {self.certs} {name}={roles}` makes one, "
                 "for all ranks and all replicas of this server"
             ) from error
+
+
+def is_told(vllm_config: VllmConfig) -> bool:
+    """Returns whether vLLM publishes KV events."""
+    events = getattr(vllm_config, "kv_events_config", None)
+    return events is not None and events.enable_kv_cache_events
 
 
 def ranks_of(parallel: ParallelConfig) -> int:

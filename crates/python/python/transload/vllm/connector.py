@@ -29,8 +29,11 @@ from .windows import has_windows
 from .worker import Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
     from vllm.config import KVTransferConfig, VllmConfig
+    from vllm.distributed.kv_events import KVCacheEvent
     from vllm.forward_context import ForwardContext
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -109,6 +112,10 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         self.in_scheduler.hear(connector_output)
+
+    def take_events(self) -> Iterable[KVCacheEvent]:
+        saved = self.in_scheduler.saved
+        return () if saved is None else saved.take_events()
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         return self.in_scheduler.finished(request, (block_ids,))

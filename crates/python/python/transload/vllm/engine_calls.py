@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import weakref
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -18,6 +19,7 @@ from vllm.logger import init_logger
 
 if TYPE_CHECKING:
     from .scheduler import Scheduler
+    from .tier import TransloadTier
 
 logger = init_logger("vllm." + __name__)
 
@@ -61,6 +63,10 @@ LEAVE_WEIGHTS = {
 (`LLM.apply_model`) or a method of a ``--worker-extension-cls``, may change them."""
 
 
+TIERS: weakref.WeakSet[TransloadTier] = weakref.WeakSet()
+"""The tiers of this process, which are told when weights may change in place."""
+
+
 REST_SECONDS = 0.1
 """An engine that only holds blocks for others waits this long for a call of a client before it steps again; without a pause
 its steps would take most of a core. Blocks that nobody needs any more are freed so much later, at most."""
@@ -96,7 +102,7 @@ def follow() -> set[str]:
 def _followed_by_change(run: Callable[..., Any]) -> Callable[..., Any]:
     def followed(engine: Any, method: Any, *arguments: Any, **more: Any) -> Any:
         if not isinstance(method, str) or method not in LEAVE_WEIGHTS:
-            for half in _halves(engine):
+            for half in (*_halves(engine), *TIERS):
                 half.change_weights()
         return run(engine, method, *arguments, **more)
 

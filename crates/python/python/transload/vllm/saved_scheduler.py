@@ -34,6 +34,7 @@ from .windows import window_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.distributed.kv_events import BlockStored
     from vllm.lora.request import LoRARequest
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
     from .config import Config
+    from .events import Events
 
 logger = init_logger("vllm." + __name__)
 
@@ -84,6 +86,8 @@ class _Saving:
     """How many blocks it still has."""
     missing: Missing | None = None
     parts: dict[int, bytes | None] = field(default_factory=dict)
+    events: list[BlockStored] = field(default_factory=list)
+    """What routers are told once it is published."""
     is_void: bool = False
     """Whether nothing of it is to be published."""
 
@@ -111,7 +115,12 @@ class SavedScheduler:
         self._by: dict[str, Computed] = {}
         """What computes each request that has blocks."""
         self._saving: dict[str, _Saving] = {}
-        self._publishing: list[Job] = []
+        self._publishing: list[tuple[Job, list[BlockStored]]] = []
+        self._events: Events | None = None
+        if config.kv_events:
+            from .events import Events
+
+            self._events = Events(vllm_config, kv_cache_config)
         self.stats = Stats()
         self._jobs = Jobs("store", 4, self.stats, config.store_wait_seconds)
         self._publisher = Jobs("publish", 1, self.stats, config.store_timeout_seconds)
@@ -120,6 +129,10 @@ class SavedScheduler:
         """Returns the figures since the last time."""
         self._shelf.count_tiers(self.stats)
         return self.stats.take()
+
+    def take_events(self) -> list[BlockStored]:
+        """Returns what routers are to be told, since the last time."""
+        return [] if self._events is None else self._events.take()
 
     def meet_workers(self, document: str, whole: int) -> None:
         """Takes note of how the workers lay their cache out. Blocks of `whole` tokens are moved whole."""
@@ -228,9 +241,14 @@ class SavedScheduler:
             else:
                 del self._saving[request_id]
                 step.let_go.append(request_id)
-        for job in [job for job in self._publishing if self._publisher.has_ended(job)]:
-            self._publishing.remove(job)
-            self.stats.store_tokens("saved", (self._publisher.end(job) or 0) * CHUNK)
+        for entry in [entry for entry in self._publishing if self._publisher.has_ended(entry[0])]:
+            self._publishing.remove(entry)
+            job, events = entry
+            chunks = self._publisher.end(job) or 0
+            self.stats.store_tokens("saved", chunks * CHUNK)
+            # If another process has published all of it meanwhile, that one tells.
+            if chunks and self._events is not None:
+                self._events.tell(events)
 
     def hear(self, output: KVConnectorOutput) -> None:
         """Takes note of what the workers have done."""
@@ -256,7 +274,7 @@ class SavedScheduler:
                 saved = [part for part in saving.parts.values() if part is not None]
                 if len(saved) == self._ranks and not saving.is_void:
                     job = self._publisher.begin("publish", self._publish, saving.missing, saved, saving.by.weights)
-                    self._publishing.append(job)
+                    self._publishing.append((job, saving.events))
 
     def _publish(self, missing: Missing, parts: list[bytes], weights: str) -> int:
         assert self._deployment is not None
@@ -287,7 +305,10 @@ class SavedScheduler:
             return False
         job = self._jobs.begin("compare", self._missing, prompt, tokens, by.weights)
         copied = tuple(map(list, blocks))
-        self._saving[request.request_id] = _Saving(by, request.lora_request, job, copied, tokens, content, size)
+        saving = _Saving(by, request.lora_request, job, copied, tokens, content, size)
+        if self._events is not None:
+            saving.events = self._events.of(request, 0 if look is None else look.saved, tokens)
+        self._saving[request.request_id] = saving
         step.keep.append(request.request_id)
         return True
 

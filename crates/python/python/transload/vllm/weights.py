@@ -36,7 +36,7 @@ logger = init_logger("vllm." + __name__)
 FROM_FILES = ("auto", "hf", "safetensors", "fastsafetensors", "instanttensor", "pt", "npcache", "mistral")
 """Values of vLLM's ``--load-format`` with which weights come from the files in the model's folder, and all of them."""
 NAME_THEM = (
-    "give kv_connector_extra_config.model and store_weights, a text of your own that is another for other weights"
+    "give kv_connector_extra_config.model and store_weights, or weights of a tier, a text of your own that is another for other weights"
 )
 
 
