@@ -213,7 +213,7 @@ def test_a_cached_prefix(two_engines, side):
 
 def test_requests_beyond_the_share_have_no_blocks(two_engines):
     """They are loaded all the same, one after the other."""
-    prefill, decode = two_engines({"budget": 300}, {"extra": {"overlap_share": 0.1}})
+    prefill, decode = two_engines({"budget": 300}, {"extra": {"overlap_share": 0.001}})
     earlier = earlier_answer(prefill, decode)
     first, second = (Pair(prefill, decode, prompt(900, seed), earlier) for seed in (1, 2))
     first.reach(0)

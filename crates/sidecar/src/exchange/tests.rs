@@ -365,7 +365,8 @@ fn both_are_asked_at_once() {
     let failing_later =
         Script::Answers { status: 200, events: true, pieces: vec![format!("data: {event}\n\n")], then: End::Whole };
     let stalls = Script::Answers { status: 200, events: false, pieces: vec!["{".into()], then: End::Stalls };
-    let rows: [(&str, Vec<Script>, Vec<Script>, &[Option<&str>], Path); 12] = [
+    type Row<'a> = (&'a str, Vec<Script>, Vec<Script>, &'a [Option<&'a str>], Path);
+    let rows: [Row<'_>; 12] = [
         ("all is well", vec![lent("1")], vec![ok()], &[Some("E")], Path::Disaggregated),
         ("another life", vec![lent("2")], vec![ok(), ok()], &[Some("E"), Some("N")], Path::Disaggregated),
         ("no life", vec![answers(200, &params())], vec![ok(), ok()], &[Some("E"), None], Path::Disaggregated),

@@ -310,7 +310,8 @@ class Scheduler:
                 # loaded, and the next one alike.
                 waited.unnamed = str(unnamed)
                 return 0, False
-            if tokens > 0 and waited.overlap is not None and sum(self._early.values()) >= self._most_early:
+            is_full = bool(self._early) and sum(self._early.values()) >= self._most_early
+            if tokens > 0 and waited.overlap is not None and is_full:
                 return None, False
         return (tokens, True) if tokens > 0 else (0, False)
 
