@@ -196,6 +196,28 @@ def test_steps_that_a_gpu_has_not_done_yet(gpu_engines, what, held, mode, marks,
         assert_exact(prefill, decode)
 
 
+@pytest.mark.parametrize("what", ["attention", "hybrid"])
+def test_pieces_that_a_gpu_has_not_computed_yet(gpu_engines, what, marks, hold, early_without_marks):
+    prefill, decode = gpu_engines(what, ["prefill"], prefill={"budget": 256}, decode={"tp": 2})
+    another, tokens, name = prompt(100, 2), prompt(900), {"transload_overlap": os.urandom(16).hex()}
+    earlier = prefilled(prefill, another)
+    decode.add(another, dict(earlier), max_tokens=2)
+    decode.run()
+    hold(prefill.caches[0])
+    lent = prefill.add(tokens, FOR_DECODE | name)
+    prefill.run(lambda: lent.request_id in prefill.answers)
+    # In its next step what it has submitted is all of the prompt.
+    prefill.step()
+    request = decode.add(tokens, earlier | name, max_tokens=3)
+    with early_without_marks():
+        load_while_held(decode, request, marks)
+        prefill.caches[0].stream.release()
+        decode.run()
+        decode.assert_exact()
+    if marks:
+        assert_exact(prefill, decode)
+
+
 def test_states_that_move_when_a_step_is_over(gpu_engines, connector, monkeypatch, too_early):
     """What vLLM calls the end of a step is too early for them."""
     from transload.vllm.cache import Cache

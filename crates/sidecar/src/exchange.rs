@@ -9,6 +9,7 @@ mod answer;
 mod chunked;
 mod decode;
 mod held;
+mod overlap;
 mod prefill;
 mod probe;
 mod remote;
@@ -25,6 +26,7 @@ pub(crate) use self::answer::{Trouble, error};
 use self::chunked::Chunked;
 pub(crate) use self::chunked::Tally;
 use self::decode::Decoding;
+pub(crate) use self::overlap::{Earlier, Meeting};
 use self::prefill::Prefilling;
 use self::probe::Probing;
 pub(crate) use self::remote::{Asked, RemoteHosts};
@@ -107,6 +109,8 @@ pub(crate) enum Action {
     Stop(Role),
     /// Let the server finish a leg until this time, without reporting events.
     Detach(Role, Instant),
+    /// Remember for further requests what the prefill server says about itself.
+    Learn(Earlier),
     /// Tell a prefill server to release the blocks behind these parameters.
     Release(Bytes),
     /// Count a failure of this role's server that only its answer shows.
@@ -206,6 +210,11 @@ impl Exchange {
             State::Relaying(until) => self.relaying(until, event, now),
             State::Over => {}
         }
+    }
+
+    /// Returns whether the decode server's answer has to wait for events of the prefill server.
+    pub(crate) fn holds_decode(&self) -> bool {
+        matches!(&self.state, State::Prefilling(prefilling) if prefilling.holds_decode())
     }
 
     pub(crate) fn answered_by(&mut self, asked: Asked) {

@@ -5,6 +5,7 @@ mod driver;
 pub(crate) mod forms;
 mod headers;
 mod incoming;
+mod meetings;
 mod params;
 mod pass;
 mod reply;
@@ -20,6 +21,7 @@ use bytes::Bytes;
 use thiserror::Error;
 use tokio::sync::watch;
 
+pub(crate) use self::meetings::Meetings;
 pub(crate) use self::reply::Clients;
 pub(crate) use self::serve::{Listeners, Phase};
 use crate::Role;
@@ -43,6 +45,7 @@ pub(crate) struct Front {
     pub(crate) observer: Observer,
     pub(crate) telemetry: Option<Arc<Telemetry>>,
     pub(crate) clients: Arc<Clients>,
+    pub(crate) meetings: Arc<Meetings>,
     pub(crate) phase: watch::Sender<Phase>,
     /// The TLS configuration for clients; `None` serves plain HTTP.
     pub(crate) serving_tls: Option<Arc<tls::Serving>>,

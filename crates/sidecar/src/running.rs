@@ -159,6 +159,7 @@ impl Running {
             observer: Observer::new(mode, env!("CARGO_PKG_VERSION"), Instant::now()),
             telemetry,
             clients: Clients::new(limits.requests_per_client),
+            meetings: Arc::default(),
             phase: watch::Sender::new(Phase::Serving),
             #[cfg(feature = "tickets")]
             tickets: settings.certs.as_deref().map(Tickets::load).transpose()?.map(Arc::new),

@@ -36,6 +36,9 @@ pub struct Settings {
     pub prefill_backoff: Duration,
     /// The number of tokens of one leg of a chunked decode; `None` disables chunking.
     pub decode_chunk: Option<u32>,
+    /// Ask both servers at once, so that the decode server loads the prompt while the prefill server computes it. For
+    /// servers with Transload's connector for vLLM.
+    pub overlap: bool,
     /// The port of SGLang's bootstrap servers.
     pub bootstrap_port: u16,
     /// Accept transfer parameters from clients.
@@ -66,6 +69,7 @@ impl Settings {
             prefill_retries: 0,
             prefill_backoff: Duration::from_millis(200),
             decode_chunk: None,
+            overlap: false,
             bootstrap_port: 8998,
             trust_client_params: false,
             #[cfg(feature = "tickets")]

@@ -170,7 +170,7 @@ def end_alike(*engines):
         assert engine.manager.free_blocks == engine.all_blocks
         scheduler, workers = engine.scheduler._scheduler, [worker._worker for worker in engine.workers]
         assert not (scheduler._lending or scheduler._waiting or scheduler._loading)
-        assert not any(worker._leases or worker._handed_over or worker._loads for worker in workers)
+        assert not any(worker._leases or worker._ahead or worker._handed_over or worker._loads for worker in workers)
         deadline = time.monotonic() + 5
         while any(worker._agent and worker._agent.gauges()["leases"] for worker in workers):
             assert time.monotonic() < deadline, "there is a lease of which nobody knows"

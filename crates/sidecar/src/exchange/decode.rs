@@ -46,6 +46,10 @@ impl Decoding {
         Self { answer: Answer::Head(Box::new((status, headers))), ..Self::awaited(Bytes::new(), None) }
     }
 
+    pub(super) const fn body(&self) -> &Bytes {
+        &self.body
+    }
+
     pub(super) const fn deadline(&self) -> Option<Instant> {
         self.alongside
     }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
 use super::held::{Held, NO_ROOM, TOO_LONG};
+use super::overlap::Ahead;
 use super::{Action, Event, Exchange, Failure, Route, State, Trouble};
 use crate::Role;
 use crate::json::Object;
@@ -21,6 +22,8 @@ pub(super) struct Prefilling {
     /// The leg was already sent to another server.
     moved: bool,
     answer: Answer,
+    /// The decode leg that runs at the same time.
+    pub(super) ahead: Option<Ahead>,
 }
 
 enum Answer {
@@ -36,6 +39,11 @@ impl Prefilling {
             _ => self.until,
         }
     }
+
+    /// Returns whether the decode server's answer has begun, and waits for the prefill server's.
+    pub(super) fn holds_decode(&self) -> bool {
+        self.ahead.as_ref().is_some_and(Ahead::has_head)
+    }
 }
 
 /// The way a prefill leg failed. It decides whether the leg is tried again.
@@ -50,7 +58,9 @@ enum Fault {
 impl Exchange {
     pub(super) fn prefill(&mut self, now: Instant) {
         self.send_prefill(false);
+        let ahead = self.decode_ahead();
         self.state = State::Prefilling(Prefilling {
+            ahead,
             until: now + self.rules.prefill_timeout,
             retries: self.rules.prefill_retries,
             moved: false,
@@ -82,6 +92,7 @@ impl Exchange {
                 leg.answer = Answer::Coming(held);
             }
             Event::Head(Role::Prefill, status, headers) if refused_by_server(status) => {
+                self.stop_ahead(&mut leg);
                 return self.relay(status, headers, leg.until);
             }
             Event::Head(Role::Prefill, status, _) => {
@@ -103,7 +114,7 @@ impl Exchange {
                 let Answer::Coming(held) = std::mem::replace(&mut leg.answer, Answer::Awaited) else {
                     return self.prefill_failed(leg, Fault::Unanswered(Failure::Broken), now);
                 };
-                return match held.whole().and_then(|whole| self.prefilled(whole)) {
+                return match held.whole().and_then(|whole| self.prefilled(&mut leg, whole, now)) {
                     Ok(()) => {}
                     Err(wrong) => self.prefill_failed(leg, Fault::Invalid(wrong), now),
                 };
@@ -120,12 +131,13 @@ impl Exchange {
                     self.send_prefill(false);
                 }
             }
+            event @ (Event::Head(Role::Decode, ..) | Event::Failed(Role::Decode, _)) => self.ahead(&mut leg, event),
             _ => {}
         }
         self.state = State::Prefilling(leg);
     }
 
-    fn prefilled(&mut self, answer: Bytes) -> Result<(), &'static str> {
+    fn prefilled(&mut self, leg: &mut Prefilling, answer: Bytes, now: Instant) -> Result<(), &'static str> {
         if self.rules.connector == KvConnector::SharedStorage {
             let body = self.request.decode_from_storage();
             self.decode(body, None);
@@ -133,12 +145,13 @@ impl Exchange {
         }
         let answer = Object::parse(answer).map_err(|_| "is not a JSON object")?;
         let params = answer.get("kv_transfer_params").unwrap_or("null");
+        let mut has_met = false;
         let body = match params {
             // Without parameters there is nothing to fetch, and the decode server computes everything.
             "null" => self.request.decode_with_params(params),
             _ => {
                 let object = answer.object("kv_transfer_params");
-                object.ok_or("has kv_transfer_params that are not an object")?;
+                let object = object.ok_or("has kv_transfer_params that are not an object")?;
                 let hosts = &self.rules.remote_hosts;
                 if let Some(other) = hosts.other(self.asked.as_ref(), params) {
                     let server = self.asked.as_ref().map(|asked| &asked.named);
@@ -149,6 +162,7 @@ impl Exchange {
                     );
                     return Err("names an address that is neither its own nor allowed");
                 }
+                has_met = self.has_met(&object);
                 self.unclaimed = answer.slice("kv_transfer_params");
                 self.request.decode_with_params(params)
             }
@@ -157,7 +171,14 @@ impl Exchange {
             answer.object("usage").and_then(|usage| usage.read("prompt_tokens").or_else(|| usage.read("input_tokens")));
         // Anthropic's API counts cached tokens in another way.
         let counts = self.request.route != Route::Messages;
-        self.decode(body, counts.then(|| CachedTokens::of(&answer)));
+        let cached = counts.then(|| CachedTokens::of(&answer));
+        match leg.ahead.take_if(|_| has_met) {
+            Some(ahead) => self.go_on(ahead, cached, now),
+            None => {
+                self.stop_ahead(leg);
+                self.decode(body, cached);
+            }
+        }
         Ok(())
     }
 
@@ -172,6 +193,7 @@ impl Exchange {
             Fault::Unanswered(_) => {}
         }
         self.act(Action::Stop(Role::Prefill));
+        self.stop_ahead(&mut leg);
         // A prefill that is repeated costs only time, which `until` bounds.
         if now < leg.until {
             if self.rules.elsewhere

@@ -7,6 +7,7 @@ use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use super::overlap::Meeting;
 use crate::json::{self, Object};
 use crate::settings::KvConnector;
 
@@ -94,6 +95,8 @@ pub(crate) struct Request {
     pub(crate) disaggregated: bool,
     /// Used by SGLang only: the meeting point of the two servers.
     pub(crate) bootstrap: Option<Bootstrap>,
+    /// How the two servers find each other, if both may be asked at once.
+    pub(crate) meeting: Option<Meeting>,
 }
 
 /// The meeting point of SGLang's prefill and decode server for one request.
@@ -118,7 +121,13 @@ impl Request {
     /// Returns the body of a prefill leg for NIXL and connectors with the same protocol.
     pub(super) fn prefill_for_params(&self) -> Bytes {
         let edit = self.limited().set("stream", "false").remove("stream_options");
-        edit.set("kv_transfer_params", ASK_FOR_BLOCKS).finish()
+        match &self.meeting {
+            None => edit.set("kv_transfer_params", ASK_FOR_BLOCKS).finish(),
+            Some(meeting) => {
+                let asked = ASK_FOR_BLOCKS.trim_end_matches('}');
+                edit.set("kv_transfer_params", format!("{asked},{}}}", meeting.member())).finish()
+            }
+        }
     }
 
     pub(super) fn prefill_for_storage(&self) -> Bytes {

@@ -27,7 +27,7 @@ fn rules(connector: KvConnector) -> Rules {
 fn request(body: &Value, disaggregated: bool) -> Request {
     let body = Object::parse(body.to_string().into()).expect("an object");
     let bootstrap = Some(Bootstrap { host: "\"p\"".into(), port: 8998, room: 7 });
-    Request { route: Route::ChatCompletions, body, disaggregated, bootstrap }
+    Request { route: Route::ChatCompletions, body, disaggregated, bootstrap, meeting: None }
 }
 
 #[derive(Debug, Clone)]
@@ -90,7 +90,7 @@ fn run(rules: Rules, request: Request, prefill: &[Script], decode: &[Script], or
                     legs.retain(|leg| leg.role != role);
                 }
                 Action::Detach(role, _) => legs.retain(|leg| leg.role != role),
-                Action::Blame(..) | Action::Suspect | Action::Misfit => {}
+                Action::Blame(..) | Action::Suspect | Action::Misfit | Action::Learn(_) => {}
                 Action::Release(params) => seen.released.push(value(&params)),
                 Action::Answer(status, _) => {
                     assert_eq!(seen.status.replace(status.as_u16()), None, "two answers");
@@ -115,7 +115,9 @@ fn run(rules: Rules, request: Request, prefill: &[Script], decode: &[Script], or
             seen.released.extend(exchange.unclaimed().map(value));
             return (seen, exchange.path());
         }
-        let ready: Vec<usize> = (0..legs.len()).filter(|leg| !legs[*leg].coming.is_empty()).collect();
+        let waits = |leg: &Running| leg.role == Role::Decode && exchange.holds_decode();
+        let ready: Vec<usize> =
+            (0..legs.len()).filter(|leg| !legs[*leg].coming.is_empty() && !waits(&legs[*leg])).collect();
         if let Some(first) = ready.first() {
             let last = ready.last().unwrap_or(first);
             let leg = if order.get(turn % order.len().max(1)).copied().unwrap_or_default() { *last } else { *first };
@@ -317,6 +319,86 @@ fn parameters_go_elsewhere_only_unseen() {
         &[],
     );
     assert_eq!(seen.status, Some(502));
+}
+
+fn overlapped(life: &str) -> Request {
+    let earlier = json!({"kv_transfer_params": {"transload_ticket": "E", "transload_life": life}});
+    let mut learned = Exchange::new(Arc::new(rules(KvConnector::NixlV2)), meeting(None), Instant::now());
+    learned.on(Event::Head(Role::Prefill, StatusCode::OK, HeaderMap::new()), Instant::now());
+    learned.on(Event::Data(Role::Prefill, earlier.to_string().into()), Instant::now());
+    learned.on(Event::End(Role::Prefill, None), Instant::now());
+    let actions = std::iter::from_fn(|| learned.next());
+    let mut learned =
+        actions.filter_map(|action| if let Action::Learn(earlier) = action { Some(earlier) } else { None });
+    meeting(learned.next().map(Arc::new))
+}
+
+fn meeting(earlier: Option<Arc<Earlier>>) -> Request {
+    Request { meeting: Some(Meeting { id: 0xAB, earlier }), ..request(&asked(), true) }
+}
+
+/// A prefill server's answer, of this life of it.
+fn lent(life: &str) -> Script {
+    let mut answer = params();
+    answer["kv_transfer_params"]["transload_ticket"] = json!("N");
+    answer["kv_transfer_params"]["transload_life"] = json!(life);
+    answers(200, &answer)
+}
+
+#[test]
+fn a_server_that_nothing_is_known_of_is_asked_first() {
+    let (seen, path) = run(rules(KvConnector::NixlV2), meeting(None), &[lent("1")], &[answers(200, &decoded())], &[]);
+    let [(Role::Prefill, prefill, _), (Role::Decode, decode, _)] = &seen.sent[..] else { panic!("{seen:?}") };
+    assert_eq!(prefill["kv_transfer_params"]["transload_overlap"], json!("000000000000000000000000000000ab"));
+    assert_eq!(decode["kv_transfer_params"]["transload_overlap"], Value::Null);
+    assert_eq!((decode["kv_transfer_params"]["transload_ticket"].as_str(), path), (Some("N"), Path::Disaggregated));
+}
+
+/// What the two servers say, and with which ticket each decode leg was sent.
+#[test]
+fn both_are_asked_at_once() {
+    let ok = || answers(200, &decoded());
+    let refused = || Script::Fails(Failure::Refused);
+    let broken = || Script::Fails(Failure::Broken);
+    let failing = || answers(500, &json!({"e": 1}));
+    let event = json!({"error": {"code": 500}});
+    let failing_later =
+        Script::Answers { status: 200, events: true, pieces: vec![format!("data: {event}\n\n")], then: End::Whole };
+    let stalls = Script::Answers { status: 200, events: false, pieces: vec!["{".into()], then: End::Stalls };
+    type Row<'a> = (&'a str, Vec<Script>, Vec<Script>, &'a [Option<&'a str>], Path);
+    let rows: [Row<'_>; 12] = [
+        ("all is well", vec![lent("1")], vec![ok()], &[Some("E")], Path::Disaggregated),
+        ("another life", vec![lent("2")], vec![ok(), ok()], &[Some("E"), Some("N")], Path::Disaggregated),
+        ("no life", vec![answers(200, &params())], vec![ok(), ok()], &[Some("E"), None], Path::Disaggregated),
+        ("nothing is lent", vec![answers(200, &json!({}))], vec![ok(), ok()], &[Some("E"), None], Path::Disaggregated),
+        ("prefill fails", vec![failing()], vec![Script::Silent, ok()], &[Some("E"), None], Path::Fallback),
+        ("prefill breaks", vec![broken()], vec![ok(), ok()], &[Some("E"), None], Path::Fallback),
+        ("prefill stalls", vec![stalls], vec![ok(), ok()], &[Some("E"), None], Path::Fallback),
+        ("decode fails", vec![lent("1")], vec![failing(), ok()], &[Some("E"), None], Path::Fallback),
+        ("decode fails later", vec![lent("1")], vec![failing_later, ok()], &[Some("E"), None], Path::Fallback),
+        ("decode refuses", vec![lent("1")], vec![refused(), ok()], &[Some("E"), Some("E")], Path::Disaggregated),
+        ("decode breaks first", vec![lent("1")], vec![broken(), ok()], &[Some("E"), Some("N")], Path::Disaggregated),
+        ("decode breaks behind it", vec![lent("1")], vec![broken(), ok()], &[Some("E"), None], Path::Fallback),
+    ];
+    for (what, prefill, decode, tickets, path) in rows {
+        for decode_first in [false, true] {
+            if what.starts_with("decode breaks") && what.ends_with("first") != decode_first {
+                continue;
+            }
+            let mut proxy = rules(KvConnector::NixlV2);
+            proxy.elsewhere = true;
+            // A prefill server that breaks is not asked elsewhere: there is no other one.
+            let prefill = if what == "prefill breaks" { vec![broken(), broken()] } else { prefill.clone() };
+            let (seen, taken) = run(proxy, overlapped("1"), &prefill, &decode, &[decode_first]);
+            let legs = seen.sent.iter().filter(|(role, ..)| *role == Role::Decode);
+            let sent: Vec<_> =
+                legs.map(|(_, body, _)| body["kv_transfer_params"]["transload_ticket"].as_str()).collect();
+            assert_eq!((&sent[..], taken), (tickets, path), "{what} {decode_first}");
+            assert_eq!((seen.status, seen.ended), (Some(200), Some(true)), "{what} {decode_first}");
+            let body: Value = serde_json::from_str(&seen.body).expect("JSON");
+            assert_eq!(body["choices"], decoded()["choices"], "{what} {decode_first}");
+        }
+    }
 }
 
 #[test]

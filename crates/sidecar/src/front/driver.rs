@@ -132,10 +132,8 @@ impl Driver {
             if self.over {
                 return Poll::Ready(Piece::End);
             }
-            let event = self
-                .poll_leg(Role::Decode, cx)
-                .or_else(|| self.poll_leg(Role::Prefill, cx))
-                .or_else(|| self.poll_timer(cx));
+            let decode = if self.exchange.holds_decode() { None } else { self.poll_leg(Role::Decode, cx) };
+            let event = decode.or_else(|| self.poll_leg(Role::Prefill, cx)).or_else(|| self.poll_timer(cx));
             let Some(event) = event else {
                 return Poll::Pending;
             };
@@ -172,6 +170,12 @@ impl Driver {
                 }
                 if let Some(record) = &self.record {
                     record.failure(Role::Prefill, FailureKind::Misfit, now);
+                }
+            }
+            Action::Learn(earlier) => {
+                let mut asked = self.asked.iter().rev();
+                if let Some((_, url)) = asked.find(|(role, _)| *role == Role::Prefill) {
+                    self.front.meetings.learn(url, earlier);
                 }
             }
             Action::Release(params) => self.front.release(params),

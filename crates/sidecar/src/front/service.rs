@@ -19,7 +19,7 @@ use super::reply::{self, Reply};
 use super::{Choice, Client, Front};
 use crate::Role;
 use crate::exchange::request::{Bootstrap, several_prompts};
-use crate::exchange::{Exchange, Request as Wanted, Route, Trouble};
+use crate::exchange::{Exchange, Meeting, Request as Wanted, Route, Trouble};
 use crate::json;
 use crate::observe::{Outcome, Path, Record};
 use crate::servers::prefix;
@@ -229,6 +229,10 @@ impl Front {
             KvConnector::Sglang if disaggregated => self.bootstrap(&mut choice),
             _ => None,
         };
+        let meeting = match self.settings.connector {
+            KvConnector::NixlV2 if disaggregated && self.settings.overlap => Some(self.meeting(&mut choice)),
+            _ => None,
+        };
         let reads_answers = disaggregated || self.rules.decode_chunk.is_some();
         headers::to_server(&mut head.headers);
         let id = HeaderValue::from_str(id).map_err(|_| Trouble::bad_request("no id"))?;
@@ -243,7 +247,7 @@ impl Front {
             Mode::Proxy(_) => Some("no_prefill_server"),
         };
         trace.chosen(decode_only, object.get("stream") == Some("true"));
-        let wanted = Wanted { route, body: object, disaggregated, bootstrap };
+        let wanted = Wanted { route, body: object, disaggregated, bootstrap, meeting };
         Ok(Begun::Exchange(Box::new(Exchange::new(self.rules.clone(), wanted, Instant::now())), choice))
     }
 
@@ -287,6 +291,13 @@ impl Front {
             rank = found.ok_or_else(|| Trouble::silent(StatusCode::BAD_REQUEST))?;
         }
         Ok(Some(beside.decode_of(rank)))
+    }
+
+    /// Chooses the prefill server that is asked first, and says how a decode server can meet it.
+    fn meeting(&self, choice: &mut Choice) -> Meeting {
+        choice.taken = self.claim(Role::Prefill, choice, &[], None, Instant::now());
+        let earlier = choice.taken.as_ref().and_then(|claim| self.meetings.with(claim.url()));
+        Meeting { id: rand::random(), earlier }
     }
 
     /// Returns the meeting point for SGLang's servers at the prefill server, which is chosen here and stays fixed.

@@ -73,6 +73,9 @@ class Config:
     unclaimed_share: float = 0.5
     """Of the cache, what prefilled blocks may hold that no decode server has asked for yet; one request alone may hold
     more. Beyond it the oldest are taken back."""
+    overlap_share: float = 0.5
+    """Of the cache, what requests may hold whose prompts are loaded while they are prefilled; one request alone may hold
+    more. Beyond it requests wait without blocks."""
     timeout_seconds: float = 300.0
     """How long a load may take, retries included."""
     stall_seconds: float = 5.0
@@ -200,9 +203,10 @@ class Config:
         staging = _of("store_staging_gib", given.get("store_staging_gib", cls.store_staging_gib), (int, float))
         if not 0 <= staging <= 1 << 20:
             raise ConfigError(f"{_at('store_staging_gib')} is {staging}: give 0 to {1 << 20} GiB of memory")
-        share = _of("unclaimed_share", given.get("unclaimed_share", cls.unclaimed_share), (int, float))
-        if not 0 < share <= 1:
-            raise ConfigError(f"{_at('unclaimed_share')} is {share}: give a part of the cache, above 0 and up to 1")
+        for name in ("unclaimed_share", "overlap_share"):
+            share = _of(name, given.get(name, getattr(cls, name)), (int, float))
+            if not 0 < share <= 1:
+                raise ConfigError(f"{_at(name)} is {share}: give a part of the cache, above 0 and up to 1")
         return cls(**given)
 
     def of_engine(self, parallel: ParallelConfig) -> Config:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from transload import Ticket
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -46,6 +46,20 @@ class Lend:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Tokens of a prompt that are loaded from one lease."""
+
+    ticket: Ticket
+    content: bytes
+    start: int
+    end: int
+
+    def behind(self, start: int) -> Part:
+        """Returns those of them that are not loaded yet."""
+        return replace(self, start=start)
+
+
+@dataclass(frozen=True)
 class Load:
     """Blocks that are filled from another server."""
 
@@ -57,6 +71,8 @@ class Load:
     content: bytes
     start: int
     tokens: int
+    ahead: list[Part] | None = None
+    """The pieces that are loaded while the prompt is still prefilled, as far as it is divided. None if it is prefilled already."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +105,14 @@ class Step(KVConnectorMetadata):
     computes: bool = False
     """Whether vLLM computes anything in it."""
     lend: dict[str, Lend] = field(default_factory=dict)
+    lend_ahead: dict[str, list[Lend]] = field(default_factory=dict)
+    """Pieces of prompts that are still prefilled."""
     handed_over: dict[str, Ticket] = field(default_factory=dict)
     """Requests whose ticket went out: their blocks are freed when the lease ends."""
     reclaim: list[str] = field(default_factory=list)
     """Requests among them that no decode server has asked for, and whose blocks are wanted back."""
     take_back: list[str] = field(default_factory=list)
-    """Requests whose lease is void: no ticket ever went out."""
+    """Requests whose leases are void: no ticket went out, and who reads a piece is told that it does not count."""
     take_back_all: bool = False
     """Whether all leases of before are void, whoever has a ticket."""
     load: dict[str, Load] = field(default_factory=dict)

@@ -26,16 +26,18 @@ import math
 import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
-from transload import Ticket, TicketError
+from transload import Prompt, Ticket, TicketError
 from vllm.logger import init_logger
 from vllm.v1.request import RequestStatus
 
 from .adapters import Adapters
 from .config import ConfigError, ranks_of
 from .content import Computed, Content, Names
-from .messages import NULL_BLOCK, Blocks, Lend, Load, RankAddress, Report, Step
+from .messages import NULL_BLOCK, Blocks, Lend, Load, Part, RankAddress, Report, Step
+from .overlap import PARAMETER as OVERLAP
+from .overlap import LIFE, Overlap, piece_ends
 from .saved_scheduler import SavedScheduler
 from .specs import PAGES
 from .weights import Unnamed, Weights
@@ -73,6 +75,12 @@ class _Lending:
     """Names what computes it, if that is known and is what it was when its blocks were allocated."""
     lent: Lend | None = None
     """Its lease, once the last prompt token is scheduled."""
+    overlap: Overlap | None = None
+    """Names its lease sets, if a decode server may load it while it is prefilled."""
+    ahead: int = 0
+    """How many pieces were lent. None is lent twice: what a preemption has taken back comes with the whole prompt."""
+    is_lent_again: bool = False
+    """Whether a lease of the whole prompt was taken back. The next one has another name, since each is used once."""
 
 
 @dataclass
@@ -84,6 +92,8 @@ class _Waiting:
     lease_seconds: float
     """The lease lasts so long, each time that it is renewed."""
     renewed: float
+    overlap: Overlap | None = None
+    """Names its lease sets, if it may not be prefilled yet."""
     start: int = 0
     """The first token that is not cached here."""
     computed: Computed | None = None
@@ -134,6 +144,11 @@ class Scheduler:
         self._waiting: dict[str, _Waiting] = {}
         self._loading: dict[str, Ticket | None] = {}
         """The ticket of each request that is being loaded; None for one from the store."""
+        self._most_early = int(kv_cache_config.num_blocks * config.overlap_share)
+        self._early: dict[str, int] = {}
+        """How many blocks each request has that is loaded while it is prefilled."""
+        self._is_divided = not (has_windows(kv_cache_config) or has_rings(kv_cache_config) or kv_cache_config.has_mamba_layers)
+        """Whether pieces of a prompt can be loaded: no layer forgets anything, or keeps what depends on where a prompt ends."""
         self._inexact: set[str] = set()
         """Requests whose blocks hold anything that was restored with a codec, or computed on that, until the blocks are freed."""
         self._answering: dict[str, Ticket] = {}
@@ -163,6 +178,8 @@ class Scheduler:
                 raise RuntimeError(f"rank {number} lays its cache out otherwise than rank 0, or is of an earlier start")
         groups = json.loads(first.document)["group"]
         self._whole = math.lcm(*(group["spec"][0]["tokens_per_state"] for group in groups if group["name"].startswith(PAGES)))
+        # Of blocks whose order is not known nothing is known of when they are full, either.
+        self._is_divided &= self._whole == 1
         if self._identity is not None:
             # What cannot be in a ticket is told now, and not by the first request.
             self._ticket_into(2**40, 2**40)
@@ -184,11 +201,16 @@ class Scheduler:
             # The last one is enough: what is computed behind the prompt is for the decode server.
             request.max_tokens = 1
             # Of all of the prompt, as the decode server has it: embeddings are told apart by a digest of all of them.
-            lending = _Lending(request, Content.of(request))
+            lending = _Lending(request, Content.of(request), overlap=Overlap.read(params.get(OVERLAP)))
             if self._hold_back(request):
                 self._lending[request.request_id] = lending
         elif params.get("do_remote_prefill"):
             ticket, seconds = self._read_ticket(request.request_id, params.get(PARAMETER))
+            overlap = Overlap.read(params.get(OVERLAP))
+            if overlap is not None and ticket is not None:
+                # One of which nothing is loaded is prefilled whole, and given up.
+                prefilled = self._prefilled(request.num_prompt_tokens) or request.num_prompt_tokens
+                ticket = self._ticket_ahead(ticket, overlap.set, prefilled)
             if ticket is not None and self._is_own(ticket):
                 # It was prefilled here: what is still cached is used, and the rest computed. The lease is not needed.
                 self._step.give_up.append(ticket)
@@ -198,7 +220,7 @@ class Scheduler:
                 params["do_remote_prefill"] = False
                 return
             # It is renewed in the next step, if it has no blocks by then: the prefill server knows that somebody comes.
-            self._waiting[request.request_id] = _Waiting(ticket, seconds, -math.inf)
+            self._waiting[request.request_id] = _Waiting(ticket, seconds, -math.inf, overlap)
 
     def _is_own(self, ticket: Ticket) -> bool:
         """Returns whether this very server has made a ticket, since it started."""
@@ -288,6 +310,9 @@ class Scheduler:
                 # loaded, and the next one alike.
                 waited.unnamed = str(unnamed)
                 return 0, False
+            is_full = bool(self._early) and sum(self._early.values()) >= self._most_early
+            if tokens > 0 and waited.overlap is not None and is_full:
+                return None, False
         return (tokens, True) if tokens > 0 else (0, False)
 
     def allocated(self, request: Request, blocks: KVCacheBlocks, tokens: int) -> None:
@@ -324,15 +349,31 @@ class Scheduler:
         self._leave_uncached(request, start, tokens)
         computed = waited.computed if waited else None
         self._loading[request.request_id] = ticket
-        pushed = ticket is not None and self._config.mode == "push"
+        block_ids = blocks.get_block_ids()
+        content = None if computed is None else Content.of(request).lent(computed)
+        ahead = None
+        if waited is not None and waited.overlap is not None and ticket is not None and content is not None:
+            ahead = self._pieces(ticket, waited.overlap, content, start, valid)
+            self._early[request.request_id] = len(_all_of(block_ids))
+        pushed = ticket is not None and ahead is None and self._config.mode == "push"
         self._step.load[request.request_id] = Load(
             ticket=ticket,
             into=self._ticket_into(start, valid) if pushed else None,
-            blocks=blocks.get_block_ids(),
-            content=b"" if computed is None else Content.of(request).lent(computed).digest(valid),
+            blocks=block_ids,
+            content=b"" if content is None else content.digest(valid),
             start=start,
             tokens=tokens,
+            ahead=ahead,
         )
+
+    def _pieces(self, ticket: Ticket, overlap: Overlap, content: Prompt, start: int, valid: int) -> list[Part]:
+        """Returns the pieces of a prompt that are not cached here, each with a ticket of its own."""
+        pieces: list[Part] = []
+        for end in piece_ends(valid) if self._is_divided else ():
+            if end > start:
+                pieces.append(Part(self._ticket_ahead(ticket, overlap.set, end), content.digest(end), start, end))
+                start = end
+        return pieces
 
     def _leave_uncached(self, request: Request, start: int, tokens: int) -> None:
         if self._caches_windows:
@@ -351,10 +392,9 @@ class Scheduler:
             if request_id not in self._step.restore:
                 self._inexact.discard(request_id)
             lending = self._lending.get(request_id)
-            if lending is not None and lending.lent is not None:
+            if lending is not None:
                 # Its blocks are somebody else's by now. It is lent again when it has others.
-                lending.lent = None
-                self._step.take_back.append(request_id)
+                self._take_back(request_id, lending)
         for request_id, tokens in scheduled.num_scheduled_tokens.items():
             lending = self._lending.get(request_id)
             if lending is not None and lending.lent is None:
@@ -378,22 +418,34 @@ class Scheduler:
 
     def _lend(self, request_id: str, lending: _Lending, scheduled: int) -> None:
         request = lending.request
-        tokens = request.num_prompt_tokens
-        if request.num_computed_tokens + scheduled < tokens:
-            return
-        if lending.computed is None or self._computed(request) != lending.computed:
+        tokens, computed = request.num_prompt_tokens, request.num_computed_tokens + scheduled
+        is_prefilled = computed >= tokens
+        pieces = piece_ends(tokens)[lending.ahead :] if lending.overlap is not None and self._is_divided else []
+        # Drafts look at tokens behind theirs.
+        pieces = [end for end in pieces if is_prefilled or end + self._held_back <= computed]
+        if not (is_prefilled or pieces) or lending.computed is None or self._computed(request) != lending.computed:
             return
         if request_id in self._inexact:
             # Its name is that of exact blocks.
             self._tell(request, f"what of it is in the store is there with codec {self._config.codec}, and not exact")
             return
-        lending.lent = self._step.lend[request_id] = Lend(
-            set=os.urandom(16),
-            blocks=self._blocks(request_id),
-            content=lending.content.lent(lending.computed).digest(tokens),
-            tokens=tokens,
-            adapter=None if request.lora_request is None else (request.lora_request.lora_int_id, lending.computed.adapter),
-        )
+        content, blocks = lending.content.lent(lending.computed), self._blocks(request_id)
+        adapter = None if request.lora_request is None else (request.lora_request.lora_int_id, lending.computed.adapter)
+        lending.ahead += len(pieces)
+        for end in pieces:
+            lend = Lend(lending.overlap.set(end), blocks, content.digest(end), end, adapter)
+            self._step.lend_ahead.setdefault(request_id, []).append(lend)
+        if is_prefilled:
+            is_named = lending.overlap is not None and not lending.is_lent_again
+            lease_set = lending.overlap.set(tokens) if is_named else os.urandom(16)
+            lending.lent = self._step.lend[request_id] = Lend(lease_set, blocks, content.digest(tokens), tokens, adapter)
+
+    def _take_back(self, request_id: str, lending: _Lending) -> None:
+        """Ends the leases of a request, if it has any: its blocks will be somebody else's."""
+        if lending.lent is not None or lending.ahead:
+            lending.is_lent_again |= lending.lent is not None
+            lending.lent = None
+            self._step.take_back.append(request_id)
 
     def _computed(self, request: Request) -> Computed | None:
         """Names what computes a request that is prefilled here. None if that has no name, which is logged once for each reason."""
@@ -418,6 +470,7 @@ class Scheduler:
             self._adapters.hear(report.adapters)
         for request_id in output.finished_recving or ():
             self._loading.pop(request_id, None)
+            self._early.pop(request_id, None)
         for request_id in report.claimed | (output.finished_sending or set()):
             self._unclaimed.pop(request_id, None)
         if self.saved is not None:
@@ -452,6 +505,7 @@ class Scheduler:
     def _hand_over(self, request: Request, lending: _Lending, blocks: Blocks) -> tuple[bool, dict[str, Any] | None]:
         prefilled = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
         if lending.lent is None:
+            self._take_back(request.request_id, lending)
             return False, None
         # One that was preempted and yet ends, by an output that was under way, has no blocks.
         is_there = any(blocks) and _still_there(lending.lent.blocks, blocks)
@@ -459,13 +513,17 @@ class Scheduler:
         if is_another:
             logger.error("request %s is not what was lent any more: nothing is handed over", request.request_id)
         if is_another or request.status not in prefilled:
-            self._step.take_back.append(request.request_id)
+            self._take_back(request.request_id, lending)
             return False, None
         ticket = self._ticket(lending.lent.set, lending.lent.tokens, time_left=self._config.lease_seconds)
         self._step.handed_over[request.request_id] = ticket
-        self._unclaimed[request.request_id] = {block for group in blocks for block in group} - {NULL_BLOCK}
+        self._unclaimed[request.request_id] = _all_of(blocks)
         self._reclaim()
-        return True, {"do_remote_prefill": True, "do_remote_decode": False, PARAMETER: ticket.text}
+        params = {"do_remote_prefill": True, "do_remote_decode": False, PARAMETER: ticket.text}
+        if lending.overlap is not None and not lending.is_lent_again:
+            # A decode server may be loading it already. It is, if it has asked this life of this engine.
+            params[LIFE] = f"{self._ranks[0].incarnation:032x}"
+        return True, params
 
     def _reclaim(self) -> None:
         """Takes blocks back, as long as those that no decode server has asked for are more than their share. Anybody who
@@ -478,6 +536,16 @@ class Scheduler:
     def _ticket_into(self, start: int, valid: int) -> Ticket:
         """Makes a ticket for a prefill server to push with. The workers open their blocks under it."""
         return self._ticket(os.urandom(16), valid, push=True, start=start, time_left=self._config.timeout_seconds)
+
+    def _ticket_ahead(self, earlier: Ticket, lease_set: Callable[[int], bytes], end: int) -> Ticket | None:
+        """Makes a ticket for a lease that the server of an earlier one will open. None if that is of another cluster."""
+        try:
+            known = earlier.open(self._identity)
+        except TicketError as error:
+            logger.error("%r is not of a server of this cluster: %s", earlier, error)
+            return None
+        named = {name: known[name] for name in ("deployment", "incarnation", "time_left")}
+        return Ticket.mint(self._identity, lease_set(end), known["ranks"], valid_tokens=end, **named)
 
     def _ticket(self, lease_set: bytes, tokens: int, **claims: Any) -> Ticket:
         assert self._identity is not None
@@ -544,9 +612,7 @@ class Scheduler:
         self._told.clear()
         for request_id, lending in self._lending.items():
             lending.computed = None
-            if lending.lent is not None:
-                lending.lent = None
-                self._step.take_back.append(request_id)
+            self._take_back(request_id, lending)
         # Workers get this before they lend anything that is computed from now on.
         self._step.take_back_all = True
         for waiting in self._waiting.values():
@@ -595,6 +661,10 @@ class Scheduler:
     def _blocks(self, request_id: str) -> Blocks:
         assert self._manager is not None
         return tuple(list(group) for group in self._manager.get_block_ids(request_id))
+
+
+def _all_of(blocks: Blocks) -> set[int]:
+    return {block for group in blocks for block in group} - {NULL_BLOCK}
 
 
 def _still_there(lent: Blocks, now: Blocks) -> bool:

@@ -6,6 +6,7 @@ that has stopped ends no engine: its leases and loads have failed, nothing touch
 
 from __future__ import annotations
 
+import functools
 import logging
 import socket
 import time
@@ -20,6 +21,7 @@ from transload import (
     CudaError,
     Lease,
     LeaseError,
+    Mark,
     Ticket,
     TicketError,
     Transfer,
@@ -33,8 +35,9 @@ from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 from vllm.logger import init_logger
 
 from . import adapters, cache
-from .messages import Lend, Load, RankAddress, Report, Step
+from .messages import Lend, Load, Part, RankAddress, Report, Step
 from .misfits import Misfits
+from .overlap import Overlapped
 from .saved_worker import SavedWorker
 from .stats import Stats
 
@@ -52,6 +55,9 @@ IDLE_SECONDS = 0.005
 a pause while there is one, and the processor that the steps take the load does not have. A new request waits so much
 longer, at most. Engines that share experts step together, so there the others would wait too."""
 
+TAKE_BACK_SECONDS = 1.0
+"""So long a step waits at most for a copy out of blocks that are taken back. Its bytes are void in any case."""
+
 _KINDS = {TicketError: "ticket", AgentError: "other", CudaError: "other"}
 """The kinds, for counters, of failures that are no TransferError. That says its kind itself."""
 
@@ -67,7 +73,7 @@ class _HandedOver:
 @dataclass
 class _Loading:
     ticket: Ticket | None
-    transfer: Transfer | None = None
+    transfer: Transfer | Overlapped | None = None
     """None if it failed at once."""
     begun: float = field(default_factory=time.monotonic)
 
@@ -87,10 +93,12 @@ class Worker:
         self._cache: cache.Cache | None = None
         self._agent: Agent | None = None
         self._leases: dict[str, Lease | None] = {}
+        self._ahead: dict[str, list[Lease]] = {}
+        """The leases of pieces, which end with that of the whole prompt."""
         self._stages, self._idle = pp.world_size, 0
         self._unended: Step | None = None
         """The last step, as long as vLLM has not said that it is submitted."""
-        self._unfinished: dict[str, Lease] = {}
+        self._unfinished: list[tuple[str, Lease]] = []
         """Leases whose blocks the last step may have been given more work on after `wait_for_save`; they are finished with
         the mark of the next step."""
         self._handed_over: dict[str, _HandedOver] = {}
@@ -202,7 +210,7 @@ class Worker:
             self._hand_over(request_id, ticket)
         for request_id in step.reclaim:
             self._reclaim(request_id)
-        for lease in self._leases.values() if step.take_back_all else ():
+        for lease in (*self._leases.values(), *chain(*self._ahead.values())) if step.take_back_all else ():
             if lease is not None:
                 self._tell(lease.cancel)
         # First all that are filled, so that one mark is behind it all. Without a ticket nothing comes into them.
@@ -234,8 +242,11 @@ class Worker:
         assert self._cache is not None
         self._unended = None
         mark = self._cache.mark_once()
+        for request_id, pieces in step.lend_ahead.items():
+            leases = (self._lend(request_id, lend, mark) for lend in pieces)
+            self._ahead.setdefault(request_id, []).extend(filter(None, leases))
         for request_id, lend in step.lend.items():
-            self._lend(request_id, lend, mark)
+            self._leases[request_id] = self._lend(request_id, lend, mark)
 
     def results(self, step: Step) -> KVConnectorTransferResults:
         """Returns the leases and loads that have ended since the last step."""
@@ -247,7 +258,7 @@ class Worker:
         results, sent = KVConnectorTransferResults(), set()
         for request_id, handed_over in list(self._handed_over.items()):
             lease = self._leases[request_id]
-            if lease is None or lease.ended.done():
+            if (lease is None or lease.ended.done()) and self._ahead_ended(request_id):
                 del self._handed_over[request_id]
                 del self._leases[request_id]
                 sent.add(request_id)
@@ -275,7 +286,7 @@ class Worker:
             self._told = report.adapters[self._rank] = loaded
         for request_id, handed_over in self._handed_over.items():
             lease = self._leases[request_id]
-            if not handed_over.claimed and lease is not None and lease.is_claimed:
+            if not handed_over.claimed and lease is not None and self._is_claimed(request_id, lease):
                 handed_over.claimed = True
                 report.claimed.add(request_id)
         return report if report.parts or report.adapters or report.claimed else None
@@ -314,15 +325,15 @@ class Worker:
 
     # --- lending ---------------------------------------------------------------------
 
-    def _lend(self, request_id: str, lend: Lend, mark: cache.MarkOnce) -> None:
+    def _lend(self, request_id: str, lend: Lend, mark: cache.MarkOnce) -> Lease | None:
+        """Leases blocks. None if that is not possible: whoever comes for them is told that there is no such lease."""
         assert self._agent is not None and self._cache is not None
         if lend.adapter is not None and not self._has_computed_with(*lend.adapter):
             logger.error("blocks of request %s are not lent: its adapter was loaded anew, and is another one", request_id)
-            self._leases[request_id] = None
-            return
+            return None
         is_finished = not self._cache.writes_after_step
         try:
-            lease = self._leases[request_id] = self._agent.lease(
+            lease = self._agent.lease(
                 lend.set,
                 self._rank,
                 self._cache.tables(lend.blocks, lend.tokens),
@@ -333,16 +344,16 @@ class Worker:
                 prefilled=is_finished,
                 after=mark() if is_finished else None,
             )
-            if not is_finished:
-                self._unfinished[request_id] = lease
         except (LeaseError, AgentError, CudaError) as error:
-            # Whoever comes for it is told that there is no such lease.
             logger.error("blocks of request %s cannot be lent: %s", request_id, error)
-            self._leases[request_id] = None
+            return None
+        if not is_finished:
+            self._unfinished.append((request_id, lease))
+        return lease
 
     def _finish(self, mark: cache.MarkOnce) -> None:
         """Finishes leases of the last step: all of it has been submitted now, whatever vLLM has called its end."""
-        for request_id, lease in self._unfinished.items():
+        for request_id, lease in self._unfinished:
             try:
                 lease.finish_prefill(after=mark())
             except LeaseError:
@@ -378,9 +389,13 @@ class Worker:
     def _reclaim(self, request_id: str) -> None:
         lease, handed_over = self._leases.get(request_id), self._handed_over.get(request_id)
         # A decode server may have asked for it since the scheduler looked, or have read it.
-        if lease is not None and handed_over is not None and not lease.is_claimed:
+        if lease is not None and handed_over is not None and not self._is_claimed(request_id, lease):
             handed_over.reclaimed = True
             self._tell(lease.cancel)
+
+    def _is_claimed(self, request_id: str, lease: Lease) -> bool:
+        """Returns whether a decode server has asked for a request, or for a piece of it."""
+        return any(each.is_claimed for each in (lease, *self._ahead.get(request_id, ())))
 
     def _lease_ended(self, request_id: str, handed_over: _HandedOver, lease: Lease | None) -> None:
         end = _end_of(lease)
@@ -393,9 +408,21 @@ class Worker:
             logger.log(level, "request %s was prefilled, and not fetched with %r (%s)", request_id, handed_over.ticket, end)
 
     def _take_back(self, request_id: str) -> None:
-        lease = self._leases.pop(request_id, None)
-        if lease is not None:
+        for lease in (self._leases.pop(request_id, None), *self._ahead.pop(request_id, ())):
+            if lease is not None:
+                self._tell(lease.cancel)
+                # Somebody may be reading a piece. It does not count any more, and here nothing is waited for but copies.
+                lease.ended.wait(TAKE_BACK_SECONDS)
+
+    def _ahead_ended(self, request_id: str) -> bool:
+        """Ends the leases of pieces, which nobody needs behind that of the whole prompt. Returns whether they have ended."""
+        ahead = self._ahead.get(request_id, ())
+        for lease in ahead:
             self._tell(lease.cancel)
+        if not all(lease.ended.done() for lease in ahead):
+            return False
+        self._ahead.pop(request_id, None)
+        return True
 
     # --- loading ---------------------------------------------------------------------
 
@@ -408,21 +435,30 @@ class Worker:
             if (misfit := self._misfits.error(load.ticket)) is not None:
                 self._failed(request_id, loading, misfit)
                 return
-            loading.transfer = self._agent.pull(
-                load.ticket,
-                [self._rank],
-                self._cache.tables(load.blocks, load.start + load.tokens),
-                load.content,
-                load.tokens,
-                start=load.start,
-                paths=self._config.require,
-                timeout=self._config.timeout_seconds,
-                into=load.into,
-                after=mark(),
-                codec=self._config.wire_codec,
-            )
+            part = Part(load.ticket, load.content, load.start, load.start + load.tokens)
+            if load.ahead is None:
+                loading.transfer = self._pull(load, part, self._config.timeout_seconds, mark(), into=load.into)
+            else:
+                pull = functools.partial(self._pull, load, mark=mark(), keep_leases=True)
+                loading.transfer = Overlapped(load.ahead, part, self._config.timeout_seconds, pull)
         except (TicketError, TransferError, AgentError, CudaError) as error:
             self._failed(request_id, loading, error)
+
+    def _pull(self, load: Load, part: Part, seconds: float, mark: Mark | None, **how: Any) -> Transfer:
+        assert self._agent is not None and self._cache is not None
+        return self._agent.pull(
+            part.ticket,
+            [self._rank],
+            self._cache.tables(load.blocks, part.end),
+            part.content,
+            part.end - part.start,
+            start=part.start,
+            paths=self._config.require,
+            timeout=seconds,
+            after=mark,
+            codec=self._config.wire_codec,
+            **how,
+        )
 
     def _loaded(self, request_id: str, loading: _Loading) -> bool:
         if loading.transfer is None:
@@ -456,12 +492,14 @@ class Worker:
         kind = error.kind if isinstance(error, TransferError) else _KINDS[type(error)]
         self._stats.failed(kind)
         level, more = logging.DEBUG if request_id in self._stopped else logging.ERROR, ""
-        if loading.ticket is not None and isinstance(error, TransferError) and error.is_misfit:
+        is_misfit = loading.ticket is not None and isinstance(error, TransferError) and error.is_misfit
+        if is_misfit:
             level = logging.DEBUG
             if self._misfits.meet(loading.ticket, error):
                 level, more = logging.WARNING, "; nor will others be from there, until either server is started otherwise"
-            if self._rank == 0:
-                self._give_up(loading.ticket)
+        # A pull that may be repeated keeps its leases.
+        if is_misfit and self._rank == 0 or isinstance(loading.transfer, Overlapped):
+            self._give_up(loading.ticket)
         logger.log(level, "request %s was not loaded with %r (%s): %s%s", request_id, loading.ticket, kind, error, more)
 
     # --- telling owners --------------------------------------------------------------

@@ -63,6 +63,12 @@ impl Common {
                 "raise --body-memory, or lower --body-limit",
             ));
         }
+        if protocol.overlap && (protocol.kv_connector != KvConnector::NixlV2 || protocol.decode_chunk_size != 0) {
+            return Err(Failure::input(
+                "--overlap is for --kv-connector nixlv2, and without --decode-chunk-size",
+                "leave one of them out",
+            ));
+        }
         Ok(Settings {
             mode,
             connector: protocol.kv_connector,
@@ -85,6 +91,7 @@ impl Common {
             prefill_retries: self.failing.prefill_max_retries,
             prefill_backoff: self.failing.prefill_retry_backoff,
             decode_chunk: Some(protocol.decode_chunk_size).filter(|tokens| *tokens != 0),
+            overlap: protocol.overlap,
             bootstrap_port,
             trust_client_params: self.trust.trust_client_params,
             certs: self.operating.certs,
@@ -129,6 +136,11 @@ pub(super) struct Protocol {
     /// Maximum number of tokens per decode request: longer chat completions are split into several. 0 means no limit.
     #[arg(long, value_name = "TOKENS", default_value_t = 0)]
     decode_chunk_size: u32,
+    /// Ask prefill and decode servers at once, so that the prompt is loaded while it is computed. For vLLM with
+    /// Transload's connector.
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, default_value = "false",
+        default_missing_value = "true", value_parser = values::switch)]
+    overlap: bool,
     /// Options as YAML or JSON text, with the names of flags as keys: `{port: 8085, vllm-port: 8203}`. Flags take
     /// precedence.
     #[arg(long, value_name = "TEXT")]

@@ -152,6 +152,8 @@ fn flags_of_the_sidecar() {
         (&["--enable-ssrf-protection=false"], &[], "", &[]),
         (&["--decode-chunk-size=256"], &[], "", &["decode_chunk=256"]),
         (&["--decode-chunk-size=0"], &[], "", &[]),
+        (&["--overlap"], &[], "", &["overlap=true"]),
+        (&[], &[], "overlap: true\n", &["overlap=true"]),
         (&["--max-idle-conns-per-host=2048"], &[], "", &["limits.idle_connections=2048"]),
         (&["--upstream-ca=/ca.pem"], &[], "", &["upstream_tls.ca=\"/ca.pem\""]),
         (&["--client-cert=/c.pem", "--client-key=/k.pem"], &[], "",
