@@ -64,6 +64,13 @@ fn links(page: &Path) -> Vec<String> {
     markdown.chain(html).collect()
 }
 
+/// Returns the anchor that mdBook and GitHub give a heading.
+fn anchor(heading: &str) -> String {
+    let mut anchor = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+    anchor.retain(|c| c.is_alphanumeric() || "-_".contains(c));
+    anchor
+}
+
 #[test]
 fn links_lead_somewhere() {
     for page in pages() {
@@ -75,10 +82,8 @@ fn links_lead_somewhere() {
             };
             assert!(target.exists(), "{}: {link} leads nowhere", page.display());
             if !heading.is_empty() {
-                let found = fs::read_to_string(&target).expect("a page").lines().any(|line| {
-                    line.starts_with('#')
-                        && line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-") == heading
-                });
+                let text = fs::read_to_string(&target).expect("a page");
+                let found = text.lines().any(|line| line.starts_with('#') && anchor(line) == heading);
                 assert!(found, "{}: {link} names no heading", page.display());
             }
         }
