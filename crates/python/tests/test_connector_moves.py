@@ -182,16 +182,8 @@ def test_blocks_that_are_moved_whole_between_unlike_servers(two_engines, other):
     end_alike(prefill, decode)
 
 
-@pytest.mark.parametrize(
-    "sides",
-    [
-        ({"stages": [range(2), range(2, 4)]}, {"stages": [range(1), range(1, 4)]}),
-        ({"tp": 4, "dcp": 2, "interleave": 32},) * 2,
-    ],
-    ids=["stages", "context parallelism"],
-)
-def test_blocks_that_are_moved_whole_among_more_ranks(two_engines, sides):
-    prefill, decode = two_engines(*sides, [Attention(range(4), heads=2)], **{**WHOLE, "tp": 1} | {"model_groups": 1})
+def test_blocks_that_are_moved_whole_with_context_parallelism(two_engines):
+    prefill, decode = two_engines(WHOLE, WHOLE, [Attention(range(4), heads=2)], tp=4, dcp=2, interleave=32)
     for tokens in (33, 200):
         move(prefill, decode, prompt(tokens))
 

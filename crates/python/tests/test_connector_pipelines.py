@@ -29,6 +29,14 @@ def test_any_stages_on_either_side(two_engines, prefill, decode, tp):
     move(*two_engines(*sides, [Attention(range(6))]), TOKENS)
 
 
+def test_blocks_that_are_moved_whole(two_engines):
+    """Their order is not known, so what the stages of one server say of them has to be the same."""
+    both = {"backend": "ROCM_ATTN", "block_size": 32, "order": "LBHSC", "model_groups": 1}
+    sides = two_engines({"stages": UNEVEN}, {"stages": EVEN}, [Attention(range(6), heads=2)], **both)
+    for tokens in (33, 200):
+        move(*sides, prompt(tokens))
+
+
 HYBRIDS = {
     # Each kind on one stage alone, on both, and with one layer on one of them.
     "windows": [Attention(range(0, 6, 2)), Attention(range(1, 6, 2), window=40)],
