@@ -126,7 +126,7 @@ class Config:
                 hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
                 raise ConfigError(f"{_at(name)} is not a setting{hint}")
         for name in ("certs", "instance", "announce", "announce_url", "model", "store", "store_model", "store_weights"):
-            given[name] = _of(name, given.get(name) or "", str) or None
+            given[name] = typed(name, given.get(name) or "", str) or None
         if given["certs"] is None and given["store"] is None:
             raise ConfigError(
                 f"{_at('certs')} is missing: the folder with this server's certificate, "
@@ -146,9 +146,9 @@ class Config:
 
             given["host"] = get_ip()
         for name in ("agent", "host"):
-            _of(name, given.get(name, ""), str)
+            typed(name, given.get(name, ""), str)
         for name in ("reset_keeps_weights", "store_trusts_media_identifiers", "kv_events"):
-            _of(name, given.get(name, False), bool)
+            typed(name, given.get(name, False), bool)
         if given["instance"] is not None and not _INSTANCE.fullmatch(given["instance"]):
             raise ConfigError(f"{_at('instance')} is {given['instance']!r}: give 1 to 58 letters, digits and . _ ~ -")
         _one_of("mode", given.get("mode", cls.mode), "pull", "push")
@@ -174,10 +174,10 @@ class Config:
                     "the other gives: give the same for both"
                 )
         _one_of("require", given.get("require", cls.require), "any", "quic", "local", "ring", "device")
-        port = _of("port", given.get("port", cls.port), int)
+        port = typed("port", given.get("port", cls.port), int)
         if not 1 <= port <= 65535:
             raise ConfigError(f"{_at('port')} is {port}: give a port from 1 to 65535")
-        if "lanes" in given and not 1 <= _of("lanes", given["lanes"], int) <= 64:
+        if "lanes" in given and not 1 <= typed("lanes", given["lanes"], int) <= 64:
             raise ConfigError(f"{_at('lanes')} is {given['lanes']}: give 1 to 64")
         if (ports := given.get("lane_ports")) is not None:
             if not (
@@ -197,14 +197,14 @@ class Config:
             ("store_timeout_seconds", 0),
         ):
             if name in given:
-                given[name] = float(_of(name, given[name], (int, float)))
+                given[name] = float(typed(name, given[name], (int, float)))
                 if not least <= given[name] <= 86_400 or math.isnan(given[name]):
                     raise ConfigError(f"{_at(name)} is {given[name]}: give {least} to 86400 seconds")
-        staging = _of("store_staging_gib", given.get("store_staging_gib", cls.store_staging_gib), (int, float))
+        staging = typed("store_staging_gib", given.get("store_staging_gib", cls.store_staging_gib), (int, float))
         if not 0 <= staging <= 1 << 20:
             raise ConfigError(f"{_at('store_staging_gib')} is {staging}: give 0 to {1 << 20} GiB of memory")
         for name in ("unclaimed_share", "overlap_share"):
-            share = _of(name, given.get(name, getattr(cls, name)), (int, float))
+            share = typed(name, given.get(name, getattr(cls, name)), (int, float))
             if not 0 < share <= 1:
                 raise ConfigError(f"{_at(name)} is {share}: give a part of the cache, above 0 and up to 1")
         return cls(**given)
@@ -296,11 +296,11 @@ def _at(name: str) -> str:
 
 
 def _one_of(name: str, value: Any, *words: str) -> None:
-    if _of(name, value, str) not in words:
+    if typed(name, value, str) not in words:
         raise ConfigError(f"{_at(name)} is {value!r}: give {', '.join(words[:-1])} or {words[-1]}")
 
 
-def _of(name: str, value: Any, kind: Any) -> Any:
+def typed(name: str, value: Any, kind: Any) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
         wanted = {str: "a text", int: "a whole number", bool: "true or false"}.get(kind, "a number")
         raise ConfigError(f"{_at(name)} is {value!r}: give {wanted}")

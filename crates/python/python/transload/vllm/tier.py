@@ -17,6 +17,7 @@ import hashlib
 import json
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +34,8 @@ from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, OffloadingCo
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from . import engine_calls
-from .config import BEFORE, ConfigError, _of, is_told
+from .config import BEFORE, ConfigError, is_told, typed
+from .events import MOST
 from .saved import Job, Jobs
 from .saved_scheduler import REST_SECONDS
 from .weights import Unnamed, Weights, before_loading
@@ -74,7 +76,7 @@ class Settings:
             at = f"secondary_tiers.{name}"
             if name not in known:
                 raise ConfigError(f"{at} is not a setting of TransloadTier: there are {', '.join(known)}")
-            _of(at, value, known[name])
+            typed(at, value, known[name])
             if name == "store" and "://" not in value:
                 raise ConfigError(f"{at} is {value!r}: give a URI, as file:///var/kv")
             if name == "locality" and value not in ("LOCAL", "REMOTE"):
@@ -92,7 +94,7 @@ class Engine:
         self.model_config, self.load_config = config.model_config, config.load_config
         self.kv_transfer_config = SimpleNamespace(kv_connector_extra_config={BEFORE: before_loading(config.model_config)})
         kinds = config.model_config.dtype, cache.cache_dtype, cache.mamba_cache_dtype, cache.mamba_ssm_cache_dtype
-        # What decides what the bytes of a chunk are, as far as the offloading spec does not say it.
+        # These decide the bytes of a chunk, together with what `_layout` takes from the offloading spec.
         self.facts = {
             "vllm": vllm.__version__,
             "hashes": [cache.prefix_caching_hash_algo, _seed(cache.prefix_caching_hash_algo)],
@@ -213,7 +215,7 @@ class TransloadTier(SecondaryTierManager):
         self._transfers: list[_Transfer] = []
         self._ended: list[JobResult] = []
         told = settings.enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
-        self._events: list[OffloadingEvent] | None = [] if told else None
+        self._events: deque[OffloadingEvent] = deque(maxlen=MOST if told else 0)
 
     # --- what is there ---------------------------------------------------------------
 
@@ -225,17 +227,18 @@ class TransloadTier(SecondaryTierManager):
         return RequestOffloadingContext()
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
-        self._hear()
         look = self._looks.get(key)
         if look is None:
             if self._named() is None:
                 return LookupResult.MISS
             look = self._looks[key] = _Look()
             self._unasked[key] = look
+        elif look.found is None:
+            self._hear()
         look.requests.add(req_context.req_id)
         self._asked_by.setdefault(req_context.req_id, set()).add(key)
         if look.found is None:
-            # What is asked of a store that does not answer is not waited for.
+            # A request does not wait for a store that does not answer.
             return LookupResult.MISS if self._is_resting() else LookupResult.RETRY
         return LookupResult.HIT if look.found else LookupResult.MISS
 
@@ -316,7 +319,7 @@ class TransloadTier(SecondaryTierManager):
         # A store that is full can still be read.
         if not has_returned and (transfer.is_load or job.is_given_up):
             self._rest()
-        if self._events is not None and not transfer.is_load and moved:
+        if moved and not transfer.is_load:
             self._events.append(OffloadingEvent(keys=moved, medium=self.medium, removed=False, locality=self.locality))
         seconds, size = time.monotonic() - job.begun, len(moved) * self.block_size_bytes
         self._ended.append(JobResult(transfer.number, is_whole, loaded, transfer_time=seconds, transfer_bytes=size))
@@ -381,8 +384,9 @@ class TransloadTier(SecondaryTierManager):
     # --- the rest --------------------------------------------------------------------
 
     def take_events(self) -> Iterable[OffloadingEvent]:
-        events, self._events = self._events, self._events and []
-        return events or ()
+        events = list(self._events)
+        self._events.clear()
+        return events
 
     def drain_jobs(self) -> None:
         """Gives everything up: vLLM clears its caches, as it does where weights change in place."""
