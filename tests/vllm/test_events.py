@@ -109,7 +109,7 @@ def test_a_router_hears_of_what_a_server_saves(models, tmp_path, size):
         for asked in ([1, 2, 3], prompt):
             server.complete(asked, 2)
         while not media["STORAGE"]:
-            # What was published is told of in a step.
+            # vLLM publishes events when it steps, so it needs something to compute.
             server.complete([1, 2, 3], 1)
             while heard.poll(1000):
                 for event in msgspec.msgpack.decode(heard.recv_multipart()[2], type=KVEventBatch).events:

@@ -18,7 +18,7 @@ TOKENS = prompt(900)
 
 
 def earlier_answer(prefill, decode):
-    """What an earlier request was answered with."""
+    """Returns a prefill server's answer to an earlier request."""
     tokens = prompt(20, seed=5)
     params = prefilled(prefill, tokens)
     fetch(decode, tokens, params)
@@ -87,7 +87,7 @@ MODELS = {
 }
 
 
-# What is prefilled at other servers is pushed, or pulled; pieces are pulled.
+# The mode is for requests that are sent to one server after the other. Pieces are always pulled.
 @pytest.mark.parametrize(("budget", "mode"), [(100, "push"), (256, "pull"), (10_000, "pull")])
 @pytest.mark.parametrize("model", MODELS)
 def test_every_byte_is_moved(two_engines, model, budget, mode):
@@ -96,7 +96,7 @@ def test_every_byte_is_moved(two_engines, model, budget, mode):
     earlier = earlier_answer(*sides)
     for tokens in (5, 257, 900):
         Pair(*sides, prompt(tokens), earlier).finish()
-        # Whoever is not asked at once is asked behind it, as ever.
+        # A request that is sent to one server after the other still works.
         move(*sides, prompt(tokens, seed=1))
 
 
@@ -262,7 +262,7 @@ def failure(kind):
     return error
 
 
-# What ends in turn, how, and what is asked for then.
+# Each row: a part that ends, how it ends (None is well), and the parts that are asked for then. Last, the kind of error.
 SCRIPTS = {
     "all is well": ([(0, 4, None, [(8, 12)]), (4, 8, None, []), (8, 12, None, [(12, 15)]), (12, 15, None, [])], None),
     "not computed yet": ([(0, 4, "unknown", [(0, 4)]), (4, 8, "unknown", []), (0, 4, None, [(4, 8), (8, 12)])], ...),

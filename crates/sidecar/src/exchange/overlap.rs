@@ -15,7 +15,7 @@ use crate::Role;
 use crate::json::Object;
 use crate::usage::CachedTokens;
 
-/// What an earlier answer of a prefill server says about it, as JSON texts.
+/// The members of a prefill server's answer with which a decode server finds it for a later request, as JSON texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Earlier {
     /// The engine that computed the prompt, and which start of it.
@@ -31,7 +31,7 @@ impl Earlier {
     }
 }
 
-/// How the two servers of a request find each other.
+/// Lets the two servers of a request find each other.
 #[derive(Debug, Clone)]
 pub(crate) struct Meeting {
     /// 128 random bits.

@@ -354,7 +354,7 @@ fn a_server_that_nothing_is_known_of_is_asked_first() {
     assert_eq!((decode["kv_transfer_params"]["transload_ticket"].as_str(), path), (Some("N"), Path::Disaggregated));
 }
 
-/// What the two servers say, and with which ticket each decode leg was sent.
+/// Each row has the answers of both servers, and the ticket that each decode leg is to be sent with.
 #[test]
 fn both_are_asked_at_once() {
     let ok = || answers(200, &decoded());

@@ -1,4 +1,4 @@
-//! What prefill servers have said about themselves, for requests that are sent to both servers at once.
+//! The last answers of prefill servers, which requests need that are sent to both servers at once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

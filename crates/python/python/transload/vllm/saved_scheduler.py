@@ -87,7 +87,7 @@ class _Saving:
     missing: Missing | None = None
     parts: dict[int, bytes | None] = field(default_factory=dict)
     events: list[BlockStored] = field(default_factory=list)
-    """What routers are told once it is published."""
+    """Routers are told these once it is published."""
     is_void: bool = False
     """Whether nothing of it is to be published."""
 

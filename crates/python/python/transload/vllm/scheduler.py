@@ -78,7 +78,7 @@ class _Lending:
     overlap: Overlap | None = None
     """Names its lease sets, if a decode server may load it while it is prefilled."""
     ahead: int = 0
-    """How many pieces were lent. None is lent twice: what a preemption has taken back comes with the whole prompt."""
+    """The number of pieces that were lent. A piece is lent once: what a preemption has taken back comes with the whole prompt."""
     is_lent_again: bool = False
     """Whether a lease of the whole prompt was taken back. The next one has another name, since each is used once."""
 
@@ -178,7 +178,7 @@ class Scheduler:
                 raise RuntimeError(f"rank {number} lays its cache out otherwise than rank 0, or is of an earlier start")
         groups = json.loads(first.document)["group"]
         self._whole = math.lcm(*(group["spec"][0]["tokens_per_state"] for group in groups if group["name"].startswith(PAGES)))
-        # Of blocks whose order is not known nothing is known of when they are full, either.
+        # A block whose order is not known may be written again until the whole prompt is computed.
         self._is_divided &= self._whole == 1
         if self._identity is not None:
             # What cannot be in a ticket is told now, and not by the first request.
@@ -296,7 +296,7 @@ class Scheduler:
             return None, False
         if not params.get("do_remote_prefill"):
             return self.saved.matched_tokens(request, computed) if self.saved is not None else (0, False)
-        # What was prefilled is known without being told: the pull is refused if the other side disagrees.
+        # Both sides compute from the prompt's length how much is prefilled. If they disagree, the pull is refused.
         tokens = self._prefilled(request.num_prompt_tokens) - computed
         waited = self._waiting.get(request.request_id)
         if waited is not None:

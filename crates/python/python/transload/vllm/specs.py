@@ -182,7 +182,7 @@ class UnsupportedCache(NotImplementedError):
 
 
 class UnknownLayout(UnsupportedCache):
-    """Nobody has written down how a backend orders a block. It can be moved whole."""
+    """This connector does not know how a backend orders a block. The block can be moved whole."""
 
 
 PAGES = "pages/"
@@ -209,7 +209,7 @@ class Layer:
     scratch: int = field(default=0, compare=False)
     """Blocks of a request behind its running state, for drafts."""
     alike: tuple[tuple[str, str], ...] = ()
-    """What has to be the same on both servers, where all that is known of a block is that it holds whole tokens."""
+    """Names and values that must be the same on both servers, for blocks that are moved whole."""
 
 
 def layers(vllm_config: VllmConfig) -> dict[str, Any]:
