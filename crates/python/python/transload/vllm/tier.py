@@ -177,7 +177,6 @@ class _Transfer:
     job: Job
     moved: list[OffloadKey]
     """The chunks that are loaded, or saved, by now. The job's thread adds to it."""
-    is_load: bool
 
 
 class TransloadTier(SecondaryTierManager):
@@ -284,7 +283,7 @@ class TransloadTier(SecondaryTierManager):
     def _begin(self, asked: TransferJob, jobs: Jobs, what: str, work: Callable[..., bool]) -> None:
         keys, rows, is_load = list(asked.keys), [int(row) for row in asked.chunk_ids], what == "load"
         weights, moved, gate = self._named(), [], Gate()
-        held = sum(len(each.keys) for each in self._transfers if not each.is_load)
+        held = sum(len(each.keys) for each in self._transfers if each.jobs is self._saver)
         if not is_load and held and held + len(keys) > len(self._rows) * SHARE:
             jobs.failed("keep up", "slow", f"saves hold {held} chunks of vLLM's memory until the store has them")
             weights = None
@@ -294,7 +293,7 @@ class TransloadTier(SecondaryTierManager):
                 self._know(keys, False)
             return
         job = jobs.begin(what, work, weights, keys, rows, gate, moved, permit=gate)
-        self._transfers.append(_Transfer(asked.job_id, keys, jobs, job, moved, is_load))
+        self._transfers.append(_Transfer(asked.job_id, keys, jobs, job, moved))
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
         for each in [each for each in self._transfers if each.jobs.has_ended(each.job)]:
@@ -308,7 +307,8 @@ class TransloadTier(SecondaryTierManager):
         has_returned = transfer.jobs.end(job) is not None
         moved = list(transfer.moved)
         is_whole, loaded = len(moved) == len(keys), None
-        if not transfer.is_load:
+        is_load = transfer.jobs is self._loader
+        if not is_load:
             self._know(moved, True)
         elif not is_whole:
             loaded = moved or None
@@ -317,9 +317,9 @@ class TransloadTier(SecondaryTierManager):
             if has_returned:
                 transfer.jobs.failed("load", "damaged", "chunks that were found are gone or damaged")
         # A store that is full can still be read.
-        if not has_returned and (transfer.is_load or job.is_given_up):
+        if not has_returned and (is_load or job.is_given_up):
             self._rest()
-        if moved and not transfer.is_load:
+        if moved and not is_load:
             self._events.append(OffloadingEvent(keys=moved, medium=self.medium, removed=False, locality=self.locality))
         seconds, size = time.monotonic() - job.begun, len(moved) * self.block_size_bytes
         self._ended.append(JobResult(transfer.number, is_whole, loaded, transfer_time=seconds, transfer_bytes=size))
