@@ -144,6 +144,12 @@ impl Fake {
         self.fail(name, 1, u32::MAX);
     }
 
+    /// Keeps streams from going on, as [`hold`](Self::hold) does, from the next call of a function on, or the next
+    /// `registered copy`.
+    pub fn hold_at(&self, name: &str) {
+        self.fail(name, 1, u32::MAX - 1);
+    }
+
     /// The functions of the driver that this crate's device room calls, as it lists them itself.
     pub fn functions() -> Vec<&'static str> {
         let source = include_str!("../../crates/cuda/src/driver.rs");

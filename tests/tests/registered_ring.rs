@@ -268,9 +268,11 @@ fn a_gpu_that_stands_still_gives_a_shared_ring_up() {
                     soon(agent.pull(request))
                 };
                 let before = fake.registered_bytes();
+                fake.hold_at("registered copy");
                 let hold_and_pull = async {
                     until("bytes cross the bus", || fake.registered_bytes() > before).await;
                     fake.hold_device(0, true);
+                    fake.hold(false);
                     pull(other, others).await
                 };
                 let (stalled, went_on) = tokio::join!(pull(SET, still), hold_and_pull);
@@ -423,9 +425,9 @@ async fn held_pull(fake: &Fake, gpu: &Gpu, on: [bool; 2]) -> (Pair, Vec<Lease>, 
     let pair = pair(gpu, on);
     let leases = pair.leases(&pair.src, SET, false).await;
     let before = fake.registered_bytes();
+    fake.hold_at("registered copy");
     let pull = pair.dst.agent.start_pull(request(&pair, SET)).await;
     until("bytes cross the bus", || fake.registered_bytes() > before).await;
-    fake.hold(true);
     (pair, leases, pull.unwrap())
 }
 

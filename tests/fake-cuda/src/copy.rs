@@ -131,6 +131,7 @@ fn place(memory: &memory::Memory, side: &Side, size: usize, writes: bool) -> Res
             let region = memory.at(*address).map(|(_, region)| &region.kind);
             if let Some(Kind::HostRegistered { .. }) = region {
                 REGISTERED.fetch_add(size as u64, Relaxed);
+                faults::count("registered copy").expect("no test fails it");
             }
             let found = memory.find(*address, size as u64, &User::Copy, writes);
             found.ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)

@@ -13,6 +13,10 @@ use crate::memory;
 /// The code that makes a call never return.
 const NEVER: Code = u32::MAX;
 
+/// The code with which a call succeeds and stops all streams, as [`fake_cuda_hold`] does. A test that held them from a thread of
+/// its own could come too late on a busy machine.
+const HOLD: Code = u32::MAX - 1;
+
 #[derive(Default)]
 struct Function {
     calls: u64,
@@ -57,10 +61,13 @@ pub(crate) fn count(name: &'static str) -> Result {
     let due = due.map(|fault| fault.1).or(function.always);
     function.faults.retain(|fault| fault.0 > 0);
     drop(functions);
-    if due == Some(NEVER) {
-        stay();
+    match due {
+        Some(NEVER) => stay(),
+        Some(HOLD) => board().held = true,
+        Some(code) => return Err(code),
+        None => {}
     }
-    due.map_or(Ok(()), Err)
+    Ok(())
 }
 
 fn stay() -> ! {
@@ -79,7 +86,7 @@ unsafe fn text(name: *const c_char) -> String {
 /// Makes the `nth` next call of a function (1 is the next) do nothing and return this code. A sticky code loses the
 /// current context. With 0, earlier requests are cancelled.
 ///
-/// A call with the code [`NEVER`] does not return.
+/// A call with the code [`NEVER`] does not return, and one with the code [`HOLD`] stops all streams and succeeds.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fake_cuda_fail(name: *const c_char, nth: u32, code: u32) {
     // SAFETY: tests give text.

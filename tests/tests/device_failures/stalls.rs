@@ -33,14 +33,8 @@ fn a_device_that_stands_still_fails_its_transfers(fake: &Fake, path: Path) {
             leases.push(pair.src.agent.lease(request).await.unwrap());
         }
         drop(keeper);
-        let launched = fake.calls("cuLaunchKernel");
-        let hold = async {
-            let is_launched = || fake.calls("cuLaunchKernel") > launched;
-            until("a piece is under way", is_launched).await;
-            fake.hold(true);
-        };
-        let (pulled, ()) = tokio::join!(pull_leased(&pair, 1, path), hold);
-        let error = pulled.unwrap_err();
+        fake.hold_at("cuLaunchKernel");
+        let error = pull_leased(&pair, 1, path).await.unwrap_err();
         assert_eq!(error.kind(), "device_stalled", "{error}");
         let mut stalled = 0;
         for lease in leases {
@@ -167,15 +161,9 @@ fn a_copy_between_gpus_that_stalls_has_its_buffers_until_it_ends() {
         let (source, destination) = (memory(&here), memory(&there));
         let copy = || copy(&whole(4096), &source, &destination, &CopyOptions::default());
         copy().unwrap();
-        let (live, carried) = (fake.live(), fake.calls("cuMemcpyPeerAsync"));
-        let error = std::thread::scope(|scope| {
-            let copying = scope.spawn(copy);
-            while fake.calls("cuMemcpyPeerAsync") == carried {
-                std::thread::yield_now();
-            }
-            fake.hold(true);
-            copying.join().unwrap().unwrap_err()
-        });
+        let live = fake.live();
+        fake.hold_at("cuMemcpyPeerAsync");
+        let error = copy().unwrap_err();
         assert!(matches!(error, DeviceError::Stalled { .. }), "{error}");
         let carried = fake.calls("cuMemcpyPeerAsync");
         for _ in 0..3 {

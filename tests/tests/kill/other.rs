@@ -42,14 +42,16 @@ impl Fault {
         let fake = Driver::load().fake().unwrap();
         match self {
             Fault::Loses => fake.fail("cuLaunchKernel", 2, LAUNCH_FAILED),
-            Fault::Holds => drop(std::thread::spawn(move || {
+            Fault::Holds => {
                 let before = fake.calls("cuLaunchKernel");
-                while fake.calls("cuLaunchKernel") == before {
-                    std::thread::yield_now();
-                }
-                fake.hold(true);
-                say(self.name());
-            })),
+                fake.hold_at("cuLaunchKernel");
+                drop(std::thread::spawn(move || {
+                    while fake.calls("cuLaunchKernel") == before {
+                        std::thread::yield_now();
+                    }
+                    say(self.name());
+                }));
+            }
         }
     }
 }
