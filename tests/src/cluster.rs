@@ -147,7 +147,7 @@ impl Cache {
         words.fold(0, |sum: u64, word| mix(sum.rotate_left(1) ^ word))
     }
 
-    /// Whether it is as a request's source fills it.
+    /// Returns whether it is as a request's source fills it.
     pub fn holds(&self, request: u64) -> bool {
         self.memories.keys().zip(self.words()).all(|(rank, words)| {
             let mut labels = (0..).map(|index| label(*rank, index));
@@ -189,7 +189,7 @@ impl Cache {
     }
 }
 
-/// How many bytes each rank of a side has.
+/// Returns how many bytes each rank of a side has.
 fn bytes_of(side: Side) -> BTreeMap<Rank, u64> {
     let deployment = side.deployment();
     let ranks = deployment.ranks().map(|rank| {
@@ -275,7 +275,7 @@ impl Default for Origins {
     }
 }
 
-/// What a request's blocks hold, as leases and pulls state it.
+/// Returns what a request's blocks hold, as leases and pulls state it.
 pub fn content_of(request: u64) -> ContentDigest {
     let tokens: Vec<u32> = (0..TOKENS).map(|token| mix(request ^ token << 32) as u32).collect();
     Content::first(TOKENS, &tokens).unwrap().digest()
@@ -331,7 +331,7 @@ pub fn pushed(pull: PullRequest) -> PushRequest {
     PushRequest { ticket, ranks, tables, request, content, paths, timeout, keep_leases, prefilled, after, keeper }
 }
 
-/// What a ticket for a request says.
+/// Returns what a ticket for a request says.
 pub fn claims_of(
     request: u64,
     direction: Direction,

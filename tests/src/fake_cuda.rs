@@ -22,7 +22,7 @@ use tempfile::TempDir;
 /// The variable that has the library's path, in the process that runs a test's body.
 const LIBRARY: &str = "FAKE_CUDA_TEST_LIBRARY";
 
-/// Whether tests run on the GPU of this machine.
+/// Returns whether tests run on the GPU of this machine.
 fn with_gpu() -> bool {
     env::var_os("TRANSLOAD_TEST_GPU").is_some_and(|value| value == "1")
 }
@@ -85,7 +85,7 @@ impl Driver {
         self.has("fake_cuda_live").then(|| Fake(self.clone()))
     }
 
-    /// Whether it has such a function.
+    /// Returns whether it has such a function.
     pub fn has(&self, name: &str) -> bool {
         // SAFETY: nobody calls it by this type.
         unsafe { self.0.get::<*const c_void>(name) }.is_ok()
@@ -159,21 +159,21 @@ impl Fake {
         lines.map(|line| line.split_once('(').unwrap().0).collect()
     }
 
-    /// How often a function was called, or an entry of a module launched.
+    /// Returns how often a function was called, or an entry of a module launched.
     pub fn calls(&self, name: &str) -> u64 {
         // SAFETY: the fake has it like that.
         let calls: extern "C" fn(*const c_char) -> u64 = unsafe { self.function("fake_cuda_calls") };
         calls(CString::new(name).unwrap().as_ptr())
     }
 
-    /// How many allocations, streams, events, modules and the like there are.
+    /// Returns how many allocations, streams, events, modules and the like there are.
     pub fn live(&self) -> u64 {
         // SAFETY: the fake has it like that.
         let live: extern "C" fn() -> u64 = unsafe { self.function("fake_cuda_live") };
         live()
     }
 
-    /// How many bytes copies have carried to or from registered memory of the host.
+    /// Returns how many bytes copies have carried to or from registered memory of the host.
     pub fn registered_bytes(&self) -> u64 {
         // SAFETY: the fake has it like that.
         let bytes: extern "C" fn() -> u64 = unsafe { self.function("fake_cuda_registered_bytes") };

@@ -62,7 +62,7 @@ pub struct Name {
     pub byte: u64,
 }
 
-/// Where every byte of one group lies on one rank: (name, block, state in the block) to address.
+/// Returns where every byte of one group lies on one rank: (name, block, state in the block) to address.
 pub fn addresses(document: &Value, rank: u64, group: &str) -> Result<BTreeMap<(Name, u64, u64), Address>, Fault> {
     let side = Side::read(document)?;
     let group = side.group(group)?;
@@ -83,7 +83,7 @@ pub fn addresses(document: &Value, rank: u64, group: &str) -> Result<BTreeMap<(N
     Ok(found)
 }
 
-/// How many allocations one group has on one rank, and how many bytes each must have at least.
+/// Returns how many allocations one group has on one rank, and how many bytes each must have at least.
 pub fn allocations(document: &Value, rank: u64, group: &str) -> Result<(u64, u64), Fault> {
     let side = Side::read(document)?;
     let group = side.group(group)?;

@@ -61,7 +61,7 @@ pub fn fill(memory: &Memory, seed: u64) {
     memory.write(0, &bytes).unwrap();
 }
 
-/// What lies in a memory.
+/// Returns what lies in a memory.
 pub fn contents(memory: &Memory) -> Vec<u8> {
     let mut bytes = vec![0; memory.bytes() as usize];
     memory.read(0, &mut bytes).unwrap();
@@ -303,12 +303,12 @@ impl Pair {
         PullRequest::new(ticket, ranks, mine.tables.clone(), self.content, self.tokens)
     }
 
-    /// What the destination has to look like: the same copy, made in one process.
+    /// Returns what the destination has to look like: the same copy, made in one process.
     pub fn expected(&self) -> Vec<Vec<u8>> {
         self.expected_from(self.src.agent.deployment(), &self.src.memories)
     }
 
-    /// What the destination has to look like if the blocks were in these memories.
+    /// Returns what the destination has to look like if the blocks were in these memories.
     pub fn expected_from(&self, from: &Deployment, memory_of: &[Memory]) -> Vec<Vec<u8>> {
         let (src, dst) = (&self.src, &self.dst);
         let twins = memories(dst.agent.deployment());
@@ -324,7 +324,7 @@ impl Pair {
         twins.iter().map(contents).collect()
     }
 
-    /// What the destination looks like.
+    /// Returns what the destination looks like.
     pub fn found(&self) -> Vec<Vec<u8>> {
         match &self.dst.on_gpu[..] {
             [] => self.dst.memories.iter().map(contents).collect(),

@@ -75,12 +75,12 @@ fn word(message: &Message, of: Path) -> Option<&[u8]> {
     }
 }
 
-/// Whether a message asks for lanes.
+/// Returns whether a message asks for lanes.
 pub fn wants_lanes(message: &Message) -> bool {
     word(message, Path::QUIC).is_some_and(|word| word[0] == 0)
 }
 
-/// Where lanes are offered, if they are.
+/// Returns where lanes are offered, if they are.
 pub fn offers_lanes(message: &Message) -> Option<(Vec<u16>, Nonce)> {
     let mut word = Reader(word(message, Path::QUIC)?);
     if word.number()? != 1 {
@@ -91,7 +91,7 @@ pub fn offers_lanes(message: &Message) -> Option<(Vec<u16>, Nonce)> {
     Some((ports, word.nonce()?))
 }
 
-/// Where a ring is offered, if one is.
+/// Returns where a ring is offered, if one is.
 pub fn offers_ring(message: &Message) -> Option<(String, (Nonce, Nonce))> {
     let mut word = Reader(word(message, Path::RING)?);
     let length = word.number()?;

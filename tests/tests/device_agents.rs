@@ -273,7 +273,7 @@ impl Busy<'_> {
         unsafe { Mark::new(self.gpu, self.engine.stream()).unwrap() }
     }
 
-    /// What the source's ranks hold comes to them later; until then there are zeros.
+    /// Returns what the source's ranks hold comes to them later; until then there are zeros.
     fn computes(&self, pair: &Pair) -> Mark {
         for (memory, device) in pair.src.memories.iter().zip(&pair.src.on_gpu) {
             let (start, len) = device.allocation(0).unwrap();
@@ -284,7 +284,7 @@ impl Busy<'_> {
         self.mark()
     }
 
-    /// What the destination's ranks hold is read later.
+    /// Returns what the destination's ranks hold is read later.
     fn reads(&self, pair: &Pair) -> (Mark, Vec<&'static [u8]>) {
         self.engine.spin(self.micros);
         let devices = pair.dst.on_gpu.iter().map(|device| device.allocation(0).unwrap());

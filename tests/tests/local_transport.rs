@@ -349,7 +349,7 @@ fn shared_maps() -> Vec<SharedMap> {
     .collect()
 }
 
-/// How often each side is killed; `TRANSLOAD_TEST_KILLS` asks for more.
+/// Returns how often each side is killed; `TRANSLOAD_TEST_KILLS` asks for more.
 fn rounds() -> u64 {
     let asked = std::env::var("TRANSLOAD_TEST_KILLS").ok();
     asked.and_then(|n| n.parse().ok()).unwrap_or(40)

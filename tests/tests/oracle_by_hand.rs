@@ -253,7 +253,7 @@ fn more_ranks_than_heads() {
     assert_eq!(by, [0, 0, 1]);
 }
 
-/// Which source rank sends each (layer, state) to a destination rank.
+/// Returns which source rank sends each (layer, state) to a destination rank.
 fn shares(from: &Value, to: &Value, tokens: u64, dst_rank: u64) -> BTreeMap<(u64, u64), u64> {
     let routes = oracle::transfer(from, to, &ask(0, tokens)).unwrap();
     let mut shares = BTreeMap::new();

@@ -114,7 +114,7 @@ fn mamba2_with_one_group_between_all_tp_sizes_and_layouts() {
     }
 }
 
-/// How many chunks of which length each destination rank gets in the canonical case: the shape of
+/// Returns how many chunks of which length each destination rank gets in the canonical case: the shape of
 /// Llama-3-70B, 2,048 tokens, blocks in an order without neighbours.
 fn canonical(from: (u64, u64, &str), to: (u64, u64, &str)) -> Vec<(u64, u64)> {
     let side = |(tp, block_size, order): (u64, u64, &str)| {

@@ -95,7 +95,7 @@ fn agree(src: &Deployment, dst: &Deployment) -> Result<(), String> {
     Ok(())
 }
 
-/// Where each byte of chunks goes, and where it comes from.
+/// Returns where each byte of chunks goes, and where it comes from.
 fn bytes(chunks: &[(u64, u64, u64)]) -> BTreeSet<(u64, u64)> {
     let each = |&(dst, src, len): &(u64, u64, u64)| (0..len).map(move |at| (dst + at, src + at));
     chunks.iter().flat_map(each).collect()

@@ -69,7 +69,7 @@ async fn pull(pair: &Pair, set: LeaseSetId) {
     completed(leases).await;
 }
 
-/// How many bytes all routes have, and how many sides of them are on the GPU.
+/// Returns how many bytes all routes have, and how many sides of them are on the GPU.
 fn bytes(pair: &Pair, on: [bool; 2]) -> u64 {
     let bytes = pair.tokens * u64::from(DEEP) * 4 * 39 * 2 * 2;
     bytes * on.map(u64::from).iter().sum::<u64>()
@@ -431,7 +431,7 @@ async fn held_pull(fake: &Fake, gpu: &Gpu, on: [bool; 2]) -> (Pair, Vec<Lease>, 
     (pair, leases, pull.unwrap())
 }
 
-/// Whether something has not come to its end after a while.
+/// Returns whether something has not come to its end after a while.
 async fn is_pending<T>(work: &mut (impl Future<Output = T> + Unpin)) -> bool {
     timeout(Duration::from_millis(300), work).await.is_err()
 }

@@ -62,7 +62,7 @@ async fn streaming(address: SocketAddr) -> Client {
     client
 }
 
-/// What is left of an answer, until the connection ends in whatever way.
+/// Returns what is left of an answer, until the connection ends in whatever way.
 async fn rest(mut client: Client) -> String {
     let mut rest = Vec::new();
     // A connection may be reset in place of ended; a hang is what must not be.

@@ -141,7 +141,7 @@ impl Etcd {
         std::fs::remove_dir_all(self.data()).expect("it has data");
     }
 
-    /// What `etcdctl` says.
+    /// Returns what `etcdctl` says.
     pub fn ctl(&self, arguments: &[&str]) -> String {
         self.ctl_with(arguments, "")
     }
@@ -158,7 +158,7 @@ impl Etcd {
         self.asked(arguments, input).unwrap_or_else(|errors| panic!("etcdctl {arguments:?}: {errors}"))
     }
 
-    /// What `etcdctl` says, or its errors.
+    /// Returns what `etcdctl` says, or its errors.
     fn asked(&self, arguments: &[&str], input: &str) -> Result<String, String> {
         let mut command = Command::new("etcdctl");
         command.args(["--endpoints", &self.url()]).args(arguments).env("ETCDCTL_API", "3");

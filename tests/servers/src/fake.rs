@@ -156,12 +156,12 @@ impl Fake {
         self.state.seen().requests.clone()
     }
 
-    /// How many connections it has accepted.
+    /// Returns how many connections it has accepted.
     pub fn dialled(&self) -> usize {
         self.state.seen().dialled
     }
 
-    /// How many peers have left while it was silent.
+    /// Returns how many peers have left while it was silent.
     pub fn left(&self) -> usize {
         self.state.seen().left
     }
@@ -171,7 +171,7 @@ impl Fake {
         self.state.seen().stuck.clone()
     }
 
-    /// How many requests it has answered.
+    /// Returns how many requests it has answered.
     pub fn answered(&self) -> usize {
         self.state.seen().answered
     }

@@ -14,7 +14,7 @@ use crate::PATIENCE;
 
 const ARGUMENTS: &str = "TRANSLOAD_TEST_ARGUMENTS";
 
-/// What the command is run with, in the process of a [`Process`]; `None` elsewhere.
+/// Returns what the command is run with, in the process of a [`Process`]; `None` elsewhere.
 pub fn arguments() -> Option<Vec<OsString>> {
     let arguments = std::env::var(ARGUMENTS).ok()?;
     let arguments: Vec<String> = serde_json::from_str(&arguments).expect("a list");
@@ -71,7 +71,7 @@ impl Process {
         }
     }
 
-    /// Where it serves clients, and its admin address.
+    /// Returns where it serves clients, and its admin address.
     pub async fn addresses(&mut self) -> (Vec<SocketAddr>, Option<SocketAddr>) {
         let line = self.hear("listening on ").await;
         // All interfaces are the loopback interface, too.
@@ -117,7 +117,7 @@ impl Process {
         line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
     }
 
-    /// How many files it has open, sockets among them.
+    /// Returns how many files it has open, sockets among them.
     pub fn open_files(&self) -> usize {
         let files = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
         files.map_or(0, Iterator::count)

@@ -217,7 +217,7 @@ fn orders(tape: &mut Tape<'_>, model: &Model, document: &mut Value) -> Vec<Optio
     orders
 }
 
-/// What a side may say of its own about a spec.
+/// Returns what a side may say of its own about a spec.
 fn side_spec(tape: &mut Tape<'_>, spec: &Value) -> Value {
     let mut spec = spec.clone();
     match spec["kind"].as_str().unwrap_or_default() {
@@ -303,7 +303,7 @@ fn pad(tape: &mut Tape<'_>, document: &mut Value, index: usize, stage: Option<u6
     }
 }
 
-/// Whether layers lie outside blocks in a group of this document.
+/// Returns whether layers lie outside blocks in a group of this document.
 fn layers_outside(group: &Value, document: &Value) -> bool {
     if group["spec"].as_array().is_some_and(|specs| specs.len() > 1) {
         return true;

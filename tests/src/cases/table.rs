@@ -67,7 +67,7 @@ fn table(tape: &mut Tape<'_>, group: &Group, start: u64, end: u64) -> Option<Vec
     Some(table)
 }
 
-/// Whether a state that travels lies in this entry's block.
+/// Returns whether a state that travels lies in this entry's block.
 fn is_touched(group: &Group, entry: u64, start: u64, end: u64) -> bool {
     group.specs.iter().any(|spec| {
         let states = spec.states(group.block_size).unwrap_or(1) * group.dcp;

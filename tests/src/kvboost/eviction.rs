@@ -39,7 +39,7 @@ impl Cache {
         }
     }
 
-    /// What was evicted for it.
+    /// Returns what was evicted for it.
     fn store(&mut self, key: &str, content: &str, bytes: u64, weight: f64) -> Vec<String> {
         let mut evicted = Vec::new();
         if self.chunks.contains_key(key) {

@@ -91,7 +91,7 @@ impl Side {
         Ok(Self { tp, stages, groups })
     }
 
-    /// How many ranks there are.
+    /// Returns how many ranks there are.
     pub fn ranks(&self) -> u64 {
         self.tp * self.stages.len() as u64
     }
@@ -113,12 +113,12 @@ impl Side {
         component.held_by(self.tp, rank % self.tp)
     }
 
-    /// Where `rank` keeps one byte of state `state` of physical block `block`.
+    /// Returns where `rank` keeps one byte of state `state` of physical block `block`.
     pub fn address(&self, rank: u64, group: &Group, name: &Name, block: u64, state: u64) -> Result<Address, Fault> {
         self.place(rank, group)?.address(name, block, state)
     }
 
-    /// Whether `rank` is one of those that have the states of an owner.
+    /// Returns whether `rank` is one of those that have the states of an owner.
     pub fn owns(&self, rank: u64, group: &Group, owner: u64) -> bool {
         rank % self.tp % group.dcp == owner
     }
@@ -128,7 +128,7 @@ impl Side {
         Place::new(group, stated, self.layers_of(rank, group), |component| self.units_of(rank, component))
     }
 
-    /// What the document says of where `group` is on `rank`.
+    /// Returns what the document says of where `group` is on `rank`.
     pub fn stated<'a>(&self, rank: u64, group: &'a Group) -> Result<&'a Stated, Fault> {
         match &group.stages[..] {
             [all] => Ok(all),
@@ -138,7 +138,7 @@ impl Side {
 }
 
 impl Group {
-    /// Where a state of the sequence lies: the entry of the block table, the state of the block, and which of the `dcp`
+    /// Returns where a state of the sequence lies: the entry of the block table, the state of the block, and which of the `dcp`
     /// ranks has it. The arithmetic is vLLM's, by tokens.
     pub fn locate(&self, spec: &Spec, state: u64) -> [u64; 3] {
         let Some(tokens) = spec.tokens_per_state else {

@@ -162,7 +162,7 @@ impl Spec {
         }
     }
 
-    /// How many states a block of that many tokens holds.
+    /// Returns how many states a block of that many tokens holds.
     pub fn states(&self, block_size: u64) -> Result<u64, Fault> {
         match self.tokens_per_state {
             None => Ok(1),
@@ -171,7 +171,7 @@ impl Spec {
         }
     }
 
-    /// Whether the states of the sequence from token `start` up to `end` that travel include the
+    /// Returns whether the states of the sequence from token `start` up to `end` that travel include the
     /// one of index `state`.
     pub fn travels(&self, state: u64, start: u64, end: u64) -> bool {
         let Some(k) = self.tokens_per_state else {

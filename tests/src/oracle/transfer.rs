@@ -218,7 +218,7 @@ fn source_layers(from: &Side, src_group: &Group, layer: u64) -> Result<Vec<u64>,
     Ok(layers.filter(|layer| stage.contains(layer)).collect())
 }
 
-/// Whether it is further from block to block than from layer to layer. Where there is but one of either
+/// Returns whether it is further from block to block than from layer to layer. Where there is but one of either
 /// it does not matter.
 fn blocks_outside(place: &Place, side: &Side, group: &Group, rank: u64, name: &Name) -> Result<bool, Fault> {
     let layers = side.layers_of(rank, group);

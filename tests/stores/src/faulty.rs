@@ -97,7 +97,7 @@ impl<B> Faulty<B> {
         Self { inner, state: Mutex::new(State { plan, counts: [0; 6], failed: 0 }) }
     }
 
-    /// How many calls were made to go wrong.
+    /// Returns how many calls were made to go wrong.
     pub fn faults(&self) -> u64 {
         self.state().failed
     }
@@ -109,7 +109,7 @@ impl<B> Faulty<B> {
         state.counts = [0; 6];
     }
 
-    /// How many calls of this kind there were under its plan.
+    /// Returns how many calls of this kind there were under its plan.
     pub fn calls(&self, call: Call) -> u64 {
         self.state().counts[call as usize]
     }

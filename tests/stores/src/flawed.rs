@@ -60,7 +60,7 @@ struct State {
 }
 
 impl Flawed {
-    /// What is damaged stays so, whatever is put.
+    /// Returns what is damaged stays so, whatever is put.
     pub fn never_healing() -> Self {
         Self { never_heals: true, ..Self::default() }
     }

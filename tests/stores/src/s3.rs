@@ -157,7 +157,7 @@ impl Server {
         }
     }
 
-    /// What another process needs to open stores here.
+    /// Returns what another process needs to open stores here.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         environment(self.port)
     }
@@ -181,12 +181,12 @@ impl Server {
         self.start();
     }
 
-    /// How often the operation that it lacks was asked for.
+    /// Returns how often the operation that it lacks was asked for.
     pub fn refused(&self) -> usize {
         self.lacks.asked.load(Ordering::Relaxed)
     }
 
-    /// Where s3s-fs keeps an object.
+    /// Returns where s3s-fs keeps an object.
     pub fn file(&self, key: &str) -> PathBuf {
         self.dir.path().join("bucket").join(key)
     }

@@ -225,7 +225,7 @@ pub(crate) fn deployment(document: &Value) -> Deployment {
     Deployment::from_value(&value).unwrap_or_else(|faults| panic!("{faults}\n{document:#}"))
 }
 
-/// Whether specs of one page need different tokens.
+/// Returns whether specs of one page need different tokens.
 fn windows_differ(document: &Value) -> bool {
     let window = |spec: &Value| (spec["sliding_window"].as_u64(), spec["chunk_size"].as_u64());
     let mut groups = document["group"].as_array().unwrap().iter();

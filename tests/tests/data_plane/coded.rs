@@ -24,7 +24,7 @@ fn numbers(number: usize, offset: usize) -> u8 {
     0x3c + content(number, offset) % 3
 }
 
-/// What has to be in memories that were `CANARY`, having received a route.
+/// Returns what has to be in memories that were `CANARY`, having received a route.
 fn expected(from: &RouteStream, to: &RouteStream, src: &[Memory], dst: &[Memory]) -> Vec<Vec<Vec<u8>>> {
     let mut expected: Vec<Vec<Vec<u8>>> = dst.iter().map(bytes_of).collect();
     for allocation in expected.iter_mut().flatten() {

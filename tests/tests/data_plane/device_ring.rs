@@ -199,7 +199,7 @@ fn a_call_that_fails_ends_its_transfer_alone() {
     });
 }
 
-/// Whether all of a transfer arrives; if not, one of the two sides says so.
+/// Returns whether all of a transfer arrives; if not, one of the two sides says so.
 async fn arrives(transfer: &mut Transfer) -> bool {
     let (total, mut arrived) = (transfer.landing.route().bytes(), 0);
     while arrived < total {

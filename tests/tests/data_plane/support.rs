@@ -298,12 +298,12 @@ pub(crate) fn paint(memory: &Memory, byte: u8) {
     }
 }
 
-/// Whether every byte is this one.
+/// Returns whether every byte is this one.
 pub(crate) fn is_all(memory: &Memory, byte: u8) -> bool {
     bytes_of(memory).iter().all(|bytes| *bytes == vec![byte; bytes.len()])
 }
 
-/// Whether any byte is this one.
+/// Returns whether any byte is this one.
 pub(crate) fn has(memory: &Memory, byte: u8) -> bool {
     bytes_of(memory).iter().any(|bytes| bytes.contains(&byte))
 }
@@ -353,7 +353,7 @@ impl Sample {
         Self { src: (src, read), dst: (dst, written), plan, tables }
     }
 
-    /// What the destination has to look like in the end.
+    /// Returns what the destination has to look like in the end.
     pub(crate) fn expected(&self) -> Vec<Vec<u8>> {
         let src = bytes_of(&self.src.0);
         let sizes = (0..self.dst.0.allocations()).map(|n| self.dst.0.allocation(n).unwrap().1);

@@ -152,7 +152,7 @@ fn use_all() -> Result<Vec<u8>, DeviceError> {
     Ok(bytes)
 }
 
-/// What [`use_all`] has to give.
+/// Returns what [`use_all`] has to give.
 fn is_right(bytes: &[u8]) -> bool {
     (1..).zip(bytes.chunks(512)).all(|(page, chunk)| chunk.iter().all(|byte| *byte == page))
 }
@@ -194,7 +194,7 @@ fn each_call_may_fail() {
     });
 }
 
-/// How much there is of the driver's once threads have ended, or after a while, where it is more than that.
+/// Returns how much there is of the driver's once threads have ended, or after a while, where it is more than that.
 fn settled(fake: &Fake, most: u64) -> u64 {
     for _ in 0..500 {
         if fake.live() <= most {

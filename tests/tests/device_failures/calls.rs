@@ -34,20 +34,20 @@ const GIVE_BACK: [(&str, u64); 8] = [
     ("cuStreamDestroy_v2", 1),
 ];
 
-/// How often each function of the driver was called until now.
+/// Returns how often each function of the driver was called until now.
 fn counts(fake: &Fake) -> Vec<(&'static str, u64)> {
     let names = Fake::functions().into_iter();
     names.map(|name| (name, fake.calls(name))).collect()
 }
 
-/// How often each was called since then, of those that were.
+/// Returns how often each was called since then, of those that were.
 fn since(fake: &Fake, before: &[(&'static str, u64)]) -> Vec<(&'static str, u64)> {
     let calls = before.iter();
     let calls = calls.map(|(name, before)| (*name, fake.calls(name) - before));
     calls.filter(|(_, calls)| *calls > 0).collect()
 }
 
-/// How often each function of the driver is called in the first pull of a pair by a path, of those that are.
+/// Returns how often each function of the driver is called in the first pull of a pair by a path, of those that are.
 async fn calls(fake: &Fake, pair: &Pair, path: Path) -> Vec<(&'static str, u64)> {
     let before = counts(fake);
     let (leases, pulled) = pull(pair, 0, path).await;

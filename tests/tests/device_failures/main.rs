@@ -62,7 +62,7 @@ fn reset(pair: &Pair) {
     }
 }
 
-/// What is in the caches of the destination, if they can be read still.
+/// Returns what is in the caches of the destination, if they can be read still.
 fn found(pair: &Pair) -> Result<Vec<Vec<u8>>, DeviceError> {
     let devices = pair.dst.on_gpu.iter();
     let read = devices.map(|device| {
@@ -100,7 +100,7 @@ async fn pull_leased(pair: &Pair, set: u32, paths: impl Into<PathSet>) -> Result
     soon(pair.dst.agent.pull(request)).await
 }
 
-/// Whether all bytes have taken a path.
+/// Returns whether all bytes have taken a path.
 fn took(report: &PullReport, path: Path) -> bool {
     report.routes.iter().all(|route| route.path == path)
 }

@@ -32,7 +32,7 @@ pub(crate) struct Gift {
     pub(crate) shrink: Option<u64>,
 }
 
-/// Where an agent can fetch it: the socket and the token. It is served by a thread, to one guest.
+/// Returns where an agent can fetch it: the socket and the token. It is served by a thread, to one guest.
 pub(crate) fn serve(gift: Gift) -> (String, (Nonce, Nonce)) {
     let (name, token) = (random_socket().unwrap(), [7; 32]);
     let address = SocketAddrUnix::new_abstract_name(name.as_str().as_bytes()).unwrap();

@@ -16,7 +16,7 @@ use crate::town::{Town, owners_claims};
 /// No lease ends within it by itself.
 const LONG: Duration = Duration::from_secs(8);
 
-/// What the hostile one says that it has opened: it has no memory at all.
+/// Returns what the hostile one says that it has opened: it has no memory at all.
 fn opened(hostile: &Hostile, request: u64) -> Claims {
     let (hello, _) = hostile.hello(Side::Decode);
     let address = RankAddress { agent: hello.agent, host: "127.0.0.1".to_owned(), port: 1 };

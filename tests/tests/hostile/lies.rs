@@ -44,7 +44,7 @@ impl Lie {
         Lie::Less,
     ];
 
-    /// Whether this is what the destination has to find.
+    /// Returns whether this is what the destination has to find.
     fn is_found(self, failure: &Failure) -> bool {
         match self {
             Lie::Checksum => is_broken_by(failure, "CRC32C"),

@@ -55,7 +55,7 @@ impl Guest<'_> {
         ask
     }
 
-    /// Where it was told to fetch what it pulls over.
+    /// Returns where it was told to fetch what it pulls over.
     async fn offer(&mut self) -> (SocketName, Token) {
         let (socket, (first, second)) = self.peer.wait_for(words::offers_ring).await.expect("an offer");
         let token = std::array::from_fn(|i| [first.0, second.0][i / 16][i % 16]);

@@ -91,12 +91,12 @@ pub(crate) fn failure<T: std::fmt::Debug>(result: Result<T, TransferError>) -> F
     }
 }
 
-/// Whether a stream broke off, or a copy, for a reason in which these words are.
+/// Returns whether a stream broke off, or a copy, for a reason in which these words are.
 pub(crate) fn is_broken_by(failure: &Failure, words: &str) -> bool {
     matches!(failure, Failure::StreamBroken { why } if why.to_string().contains(words))
 }
 
-/// How many bytes a route has.
+/// Returns how many bytes a route has.
 pub(crate) fn route_bytes(ask: &Ask) -> u64 {
     let (src, dst) = (Side::Prefill.deployment(), Side::Decode.deployment());
     let plan = Plan::compile(&src, &dst, &Request::tokens(TOKENS)).unwrap();

@@ -37,7 +37,7 @@ impl Blow {
         }
     }
 
-    /// Whether it is due, or has fallen.
+    /// Returns whether it is due, or has fallen.
     pub(crate) fn is_due(&self) -> bool {
         self.killer.is_some()
     }

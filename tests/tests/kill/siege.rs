@@ -37,7 +37,7 @@ pub(crate) fn choose_path(path: Option<wire::Path>, request: &mut PullRequest) {
     }
 }
 
-/// Whether all bytes have taken the path that they were to take.
+/// Returns whether all bytes have taken the path that they were to take.
 pub(crate) fn took_path(path: Option<wire::Path>, report: &PullReport) -> Result<(), String> {
     let mut taken = report.routes.iter().map(|route| route.path);
     match path {
@@ -117,7 +117,7 @@ impl Siege {
         0..warm + number("TRANSLOAD_TEST_KILLS", ROUNDS)
     }
 
-    /// Whether it counts what the process holds. The driver of a GPU opens and keeps what it likes, when it likes.
+    /// Returns whether it counts what the process holds. The driver of a GPU opens and keeps what it likes, when it likes.
     fn counts(&self) -> bool {
         self.gpu.is_none()
     }

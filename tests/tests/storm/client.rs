@@ -249,7 +249,7 @@ pub(crate) fn judge(plan: &Plan, setting: Setting, got: &Got) -> Result<Verdict,
     Err(format!("it may not get {whole:?}, but {may:?}"))
 }
 
-/// Whether these are the tokens of this request and of no other one.
+/// Returns whether these are the tokens of this request and of no other one.
 fn is_answer(plan: &Plan, setting: Setting, content_type: &str, body: &str) -> Result<(), String> {
     let mut answers = Vec::new();
     if plan.stream {

@@ -14,7 +14,7 @@ use super::script::{Answer, script};
 /// What the decode servers say was cached; a prefill server says something else.
 pub(crate) const CACHED_AT_DECODE: u64 = 7;
 
-/// What a prefill server says was cached.
+/// Returns what a prefill server says was cached.
 pub(crate) const fn cached_at_prefill(number: u64) -> u64 {
     1000 + number % 1000
 }
@@ -144,7 +144,7 @@ fn plain(status: u16, body: String) -> Answer {
     Answer { status, content_type: "application/json", body }
 }
 
-/// What a server says with a status of its own.
+/// Returns what a server says with a status of its own.
 pub(crate) fn own(number: u64, role: Role, status: u16) -> String {
     let role = match role {
         Role::Prefill => "prefill",

@@ -239,7 +239,7 @@ impl Plan {
         }
     }
 
-    /// What servers need to know of it, as a word that stands in the request.
+    /// Returns what servers need to know of it, as a word that stands in the request.
     pub(crate) fn word(&self) -> String {
         let letters = |faults: &[Fault]| faults.iter().map(|fault| fault.letter()).collect::<String>();
         format!(
@@ -264,7 +264,7 @@ impl Plan {
         Some(Asked { number, prefill, decode, tokens, misses })
     }
 
-    /// What its client may see.
+    /// Returns what its client may see.
     pub(crate) fn outcomes(&self, setting: Setting) -> Outcomes {
         let mut may = Outcomes::default();
         let chunked = setting.chunk.is_some() && self.route == Route::Chat;

@@ -25,7 +25,7 @@ enum Framing {
     End,
 }
 
-/// What a server sends: this answer, with this fault.
+/// Returns what a server sends: this answer, with this fault.
 pub(crate) fn script(fault: Fault, mut answer: Answer, chance: &mut Chance) -> Script {
     let mut framing = match chance.below(6) {
         0 => Framing::End,

@@ -199,7 +199,7 @@ impl World {
         }
     }
 
-    /// What `/status` says is in flight.
+    /// Returns what `/status` says is in flight.
     async fn in_flight(&self) -> Vec<String> {
         let status = get(self.admin, "/status").await.json();
         let servers = status["servers"].as_array().into_iter().flatten();

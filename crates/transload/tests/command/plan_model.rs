@@ -257,7 +257,7 @@ fn suggestions_say_what_to_change_and_what_that_gains() {
     }
 }
 
-/// What is suggested for the sides of a model.
+/// Returns what is suggested for the sides of a model.
 fn suggested(config: &Path, sides: &str) -> Value {
     let line = format!("plan {} --tokens 64 --format json --suggest {sides}", config.display());
     typed(Path::new("."), &line).json()["suggestions"].clone()

@@ -125,7 +125,7 @@ fn tiny(tp: u32, block: u64, order: &str) -> Deployment {
     side(if tp == 1 { "prefill" } else { "decode" }, &rest, "layers = \"3,5\"", &[spec])
 }
 
-/// What the byte at an address means, from the views alone: layer, token, spec and component, unit, and the
+/// Returns what the byte at an address means, from the views alone: layer, token, spec and component, unit, and the
 /// position along every content axis.
 fn decode(side: &Deployment, group: usize, rank: Rank, address: u64) -> Option<[u64; 8]> {
     let group = &side.groups()[group];
