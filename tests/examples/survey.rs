@@ -84,7 +84,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Both ways of planning; a disagreement comes with the sort that it is of.
+/// Judges a case by both ways of planning. A disagreement comes with its kind.
 fn judge(case: &Case) -> Result<Tally, (String, String)> {
     let Case { from, to, request, .. } = case;
     let sorted = |way: &str, fault: String| {

@@ -26,18 +26,18 @@ pub struct Case {
     pub from: Value,
     /// The destination's document.
     pub to: Value,
-    /// What to move.
+    /// The request to move.
     pub request: Request,
     /// Features of the case whose meaning the reference leaves open; empty unless asked for.
     pub disputed: Vec<&'static str>,
 }
 
-/// Whether cases may use what the reference leaves open.
+/// Tells whether cases may use what the reference does not specify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Only what the reference's words settle.
+    /// Uses only what the reference specifies.
     Settled,
-    /// Everything.
+    /// Uses everything.
     Disputed,
 }
 

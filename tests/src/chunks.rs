@@ -38,7 +38,7 @@ pub struct Chunk {
     pub len: u64,
 }
 
-/// What came out of a check.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Bytes moved.
@@ -155,24 +155,24 @@ const STATE: usize = 7;
 
 type Coordinates = [u64; AXES.len()];
 
-/// What a join that was left unmerged is.
+/// A join that was left unmerged.
 enum Join {
     /// The loop over this axis chains.
     Chains(&'static str),
-    /// Not at the end of any loop; the axes in which the two bytes differ.
+    /// The join is not at the end of any loop. The two bytes differ in these axes.
     Inside(String),
     /// Across the end of a loop that does not chain.
     Stitch(String),
-    /// Between two pieces of what is no box.
+    /// The join is between two pieces of a region that is no box.
     Pieces(String),
 }
 
-/// Which bytes follow which on both sides, and where they are in the loops.
+/// The joins of a route: which bytes follow which on both sides, and where they are in the loops.
 struct Joins {
     at: BTreeMap<Address, usize>,
     after: Vec<Option<usize>>,
     before: Vec<Option<usize>>,
-    /// With states counted from the start of their segment, and of the source's block.
+    /// Coordinates with states counted from the start of their segment, and of the source's block.
     coordinates: [Vec<Coordinates>; 2],
 }
 

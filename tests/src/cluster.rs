@@ -25,10 +25,10 @@ pub const CLUSTER: &str = "siege";
 /// Tokens of each request.
 pub const TOKENS: u64 = 1000;
 
-/// What lies wherever nothing was placed.
+/// The word that memory holds wherever nothing was placed.
 const CANARY: u64 = 0xC0DE_CAFE_0BAD_F00D;
 
-/// Which of the two deployments.
+/// One of the two deployments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// TP 2, blocks of 16, NHD.
@@ -38,7 +38,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// Its deployment.
+    /// Returns the side's deployment.
     pub fn deployment(self) -> Deployment {
         let (tp, block, order) = match self {
             Side::Prefill => (2, 16, "NHD"),
@@ -78,7 +78,7 @@ impl Side {
 pub struct Cache {
     side: Side,
     memories: BTreeMap<Rank, Memory>,
-    /// The caches themselves, where they are on a GPU; what is filled in and looked at goes through `memories` then.
+    /// Caches that are on a GPU. They are filled and checked through `memories`.
     on_gpu: BTreeMap<Rank, DeviceMemory>,
 }
 
@@ -88,7 +88,7 @@ impl Cache {
         Self::on(side, None)
     }
 
-    /// The same, on a GPU if there is one.
+    /// Like `new`, with the caches on a GPU if one is given.
     pub fn on(side: Side, gpu: Option<&Gpu>) -> Self {
         let on_gpu = bytes_of(side).into_iter().filter_map(|(rank, bytes)| {
             let memory = DeviceMemory::allocate(gpu?, &[bytes as usize]);
@@ -103,7 +103,7 @@ impl Cache {
         cache
     }
 
-    /// Its side.
+    /// Returns the cache's side.
     pub fn side(&self) -> Side {
         self.side
     }
@@ -141,7 +141,7 @@ impl Cache {
         })
     }
 
-    /// A sum over all that it holds.
+    /// Returns a checksum of the whole cache.
     pub fn checksum(&self) -> u64 {
         let words = self.words().flatten();
         words.fold(0, |sum: u64, word| mix(sum.rotate_left(1) ^ word))
@@ -155,7 +155,7 @@ impl Cache {
         })
     }
 
-    /// Makes an agent of this memory, for some of the ranks. It has the same name in each life, whatever its port.
+    /// Makes an agent of this memory, for some of the ranks. Its name is the same in each life, even if the port changes.
     pub fn agent(
         &self,
         identity: Identity,
@@ -169,7 +169,7 @@ impl Cache {
         builder.instance(name).bind(any).unwrap()
     }
 
-    /// The same, to be bound by whoever asks.
+    /// Like `agent`, but returns the builder, which the caller binds.
     pub fn builder(
         &self,
         identity: Identity,
@@ -208,7 +208,7 @@ fn content(request: u64, label: u64) -> u64 {
     mix(request.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ label)
 }
 
-/// Where each word of the decode side comes from, for requests of either parity.
+/// The source of each word of the decode side, for even and for odd requests.
 #[derive(Debug)]
 pub struct Origins([Vec<Vec<u64>>; 2]);
 
@@ -256,7 +256,7 @@ impl Origins {
 }
 
 impl Origins {
-    /// Checks that nothing was placed where nothing belongs, whatever was placed elsewhere.
+    /// Checks that nothing was written outside a request's blocks.
     pub fn check_canaries(&self, cache: &Cache, request: u64) -> Result<(), String> {
         let origins = self.0[request as usize % 2].iter().zip(cache.words());
         for (rank, (origins, found)) in origins.enumerate() {
@@ -275,7 +275,7 @@ impl Default for Origins {
     }
 }
 
-/// Returns what a request's blocks hold, as leases and pulls state it.
+/// Returns the content of a request's blocks, as leases and pulls state it.
 pub fn content_of(request: u64) -> ContentDigest {
     let tokens: Vec<u32> = (0..TOKENS).map(|token| mix(request ^ token << 32) as u32).collect();
     Content::first(TOKENS, &tokens).unwrap().digest()
@@ -331,7 +331,7 @@ pub fn pushed(pull: PullRequest) -> PushRequest {
     PushRequest { ticket, ranks, tables, request, content, paths, timeout, keep_leases, prefilled, after, keeper }
 }
 
-/// Returns what a ticket for a request says.
+/// Returns the claims of a ticket for a request.
 pub fn claims_of(
     request: u64,
     direction: Direction,

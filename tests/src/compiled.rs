@@ -1,6 +1,5 @@
-//! The planner of `transload-transfer`, wired to the seam in two ways: as one process plans that
-//! reaches both memories ([`Bound`]), and as two peers do that share nothing but a byte stream
-//! ([`Streamed`]).
+//! The planner of `transload-plan`, adapted to these tests in two ways. [`Bound`] plans as one process that reaches both
+//! memories. [`Streamed`] plans as two peers that share only a byte stream.
 
 use serde_json::Value;
 use transload_layout::{Deployment, Side};
@@ -22,12 +21,12 @@ pub struct Bound;
 pub struct Streamed {
     /// Whether streams carry one layer after another.
     pub by_layer: bool,
-    /// In which codec: what is looked at is in which order it takes bytes, not what it makes of them.
+    /// The codec. Only the order in which it takes bytes is checked, not what it makes of them.
     pub codec: Codec,
 }
 
 impl Streamed {
-    /// As they are.
+    /// Makes a planner whose bytes travel exactly as they are.
     pub fn exact(by_layer: bool) -> Self {
         let codec = Codec::Exact;
         Self { by_layer, codec }
@@ -151,7 +150,7 @@ pub fn deployment(document: &Value) -> Result<Deployment, String> {
     Deployment::from_value(&value).map_err(|e| e.to_string())
 }
 
-/// Both sides' tables of a request.
+/// Returns both sides' tables of a request.
 pub fn tables(plan: &Plan, request: &Request) -> (Tables, Tables) {
     let side = |tables: &std::collections::BTreeMap<String, Vec<Option<u64>>>| {
         let table = |name| match tables.get(name) {

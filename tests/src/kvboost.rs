@@ -1,4 +1,4 @@
-//! What KVBoost 0.9.0 does, replayed from traces of the real one.
+//! Replays traces of KVBoost 0.9.0, to compare its behaviour with ours.
 //!
 //! None of it is part of the product but the policy that [`eviction`] stands on.
 
@@ -9,7 +9,7 @@ use std::ops::AddAssign;
 
 use serde_json::Value;
 
-/// How many of the cases of some files agree.
+/// The number of cases of some files that agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreement {
     /// Cases that came out as recorded, bit for bit.

@@ -15,14 +15,14 @@ use crate::compiled::each_bound;
 use crate::oracle::{self, Address, Request};
 use crate::planner::{Planner, RouteChunks};
 
-/// Which of the two sides lie in the GPU's memory.
+/// Selects the sides whose caches are in the GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sides {
     /// The source, to the host.
     Source,
     /// The destination, from the host.
     Destination,
-    /// Both.
+    /// Both sides.
     Both,
 }
 
@@ -31,9 +31,9 @@ pub enum Sides {
 pub struct OnDevice<'a> {
     /// The GPU.
     pub gpu: &'a Gpu,
-    /// What is on it.
+    /// The sides on the GPU.
     pub sides: Sides,
-    /// How many programs it has run so far.
+    /// The number of programs that it has run.
     pub programs: &'a Cell<u64>,
 }
 
@@ -59,7 +59,7 @@ impl Side {
     }
 }
 
-/// Allocations of one length.
+/// A set of allocations of equal length.
 #[derive(Clone, Copy)]
 struct Shape {
     count: u64,

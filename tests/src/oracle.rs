@@ -18,7 +18,7 @@ pub use document::{Group, Side, Stated};
 pub use spec::{Component, Spec};
 pub use transfer::{Moved, Request, Route, transfer, transfer_to};
 
-/// What is wrong with a document or a request, in words.
+/// Describes in words why a document or a request is wrong.
 pub type Fault = String;
 
 /// A byte's place in the memory of one rank and group.
@@ -42,8 +42,8 @@ impl Address {
     }
 }
 
-/// What a byte is: its coordinates in the model, the same on every rank and in every layout. Which
-/// state of the sequence it belongs to, and in which block that lies, is kept beside it.
+/// Identifies a byte by its coordinates in the model, which are equal on every rank and in every layout. Its state of the
+/// sequence, and the block of that, are kept separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
     /// Global layer id.
@@ -62,7 +62,7 @@ pub struct Name {
     pub byte: u64,
 }
 
-/// Returns where every byte of one group lies on one rank: (name, block, state in the block) to address.
+/// Returns the address of every byte of one group on one rank, by name, block, and state in the block.
 pub fn addresses(document: &Value, rank: u64, group: &str) -> Result<BTreeMap<(Name, u64, u64), Address>, Fault> {
     let side = Side::read(document)?;
     let group = side.group(group)?;

@@ -1,4 +1,4 @@
-//! Tests of several processes: the test binary runs itself once more, and the two talk in lines.
+//! Runs tests of several processes: the test binary starts itself again, and the two exchange lines of text.
 //!
 //! The other process runs one test of the same binary (ignored otherwise, and called by its exact name).
 //! It is told what to do by environment variables and by lines on its standard input, and says what
@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-/// What distinguishes lines of ours from those of the test harness.
+/// The prefix that distinguishes our lines from those of the test harness.
 const MARK: &str = "@";
 
-/// Another process. Killed when dropped.
+/// Another process, which is killed on drop.
 #[derive(Debug)]
 pub struct Other {
     child: Child,
@@ -67,7 +67,7 @@ impl Other {
         line.expect("the other process hangs")
     }
 
-    /// Its number, to be killed by.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -113,7 +113,7 @@ pub fn heard() -> mpsc::UnboundedReceiver<String> {
     lines
 }
 
-/// What this process holds that a dead peer could have left behind.
+/// Counts the resources of this process that a dead peer could have left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Belongings {
     /// Open file descriptors.

@@ -80,7 +80,7 @@ pub fn wants_lanes(message: &Message) -> bool {
     word(message, Path::QUIC).is_some_and(|word| word[0] == 0)
 }
 
-/// Returns where lanes are offered, if they are.
+/// Returns the address at which lanes are offered, if a message offers any.
 pub fn offers_lanes(message: &Message) -> Option<(Vec<u16>, Nonce)> {
     let mut word = Reader(word(message, Path::QUIC)?);
     if word.number()? != 1 {
@@ -91,7 +91,7 @@ pub fn offers_lanes(message: &Message) -> Option<(Vec<u16>, Nonce)> {
     Some((ports, word.nonce()?))
 }
 
-/// Returns where a ring is offered, if one is.
+/// Returns the socket at which a ring is offered, if a message offers one.
 pub fn offers_ring(message: &Message) -> Option<(String, (Nonce, Nonce))> {
     let mut word = Reader(word(message, Path::RING)?);
     let length = word.number()?;

@@ -20,7 +20,7 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Starts one; `None`, and that is said, where there is none.
+    /// Starts a cluster of one member. Returns `None`, and prints that, if etcd is not installed.
     pub async fn start() -> Option<Self> {
         Self::start_as(false).await
     }

@@ -69,7 +69,8 @@ impl Message {
     }
 }
 
-/// Reads the next message. What is not HTTP is [invalid data](io::ErrorKind::InvalidData); `None` where the peer ended before its first byte.
+/// Reads the next message. Other bytes are [invalid data](io::ErrorKind::InvalidData). Returns `None` if the peer ended
+/// before its first byte.
 pub async fn read<R: AsyncBufRead + Unpin>(from: &mut R, kind: Kind) -> io::Result<Option<Message>> {
     let mut message = read_head(from).await?;
     if let Some(message) = &mut message {
@@ -189,7 +190,7 @@ pub fn chunked<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, trailers: &[Strin
     bytes
 }
 
-/// One chunk; nothing for none, since an empty chunk would be the last.
+/// Returns one chunk, and nothing for an empty piece, since an empty chunk would be the last.
 pub fn chunk(piece: &[u8]) -> Vec<u8> {
     if piece.is_empty() {
         return Vec::new();

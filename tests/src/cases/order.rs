@@ -50,7 +50,7 @@ fn usual(tape: &mut Tape<'_>, even: bool) -> Value {
     json!(tape.pick(&usual))
 }
 
-/// One of the 120, in letters or as indices.
+/// Returns one of the 120 permutations, in letters or as indices.
 fn permutation(tape: &mut Tape<'_>) -> Value {
     let state = tape.pick(&['S', 'N']);
     let mut axes = [(0, 'L'), (1, 'B'), (2, state), (3, 'H'), (4, 'C')];
@@ -61,7 +61,7 @@ fn permutation(tape: &mut Tape<'_>) -> Value {
     }
 }
 
-/// One of the 720 with `C` written out.
+/// Returns one of the 720 permutations with `C` written out.
 fn sub_axes(tape: &mut Tape<'_>) -> Value {
     let state = tape.pick(&['S', 'N']);
     let mut axes = ['L', 'B', state, 'H', 'K', 'D'];

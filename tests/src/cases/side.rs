@@ -1,4 +1,4 @@
-//! One side's document: everything that the two sides may choose differently.
+//! Generates one side's document, with everything that the two sides may choose differently.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::order::order;
 use super::tape::Tape;
 use crate::oracle::{Side, stride};
 
-/// What both documents need to know.
+/// The facts that both documents need.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) start: u64,
@@ -217,7 +217,7 @@ fn orders(tape: &mut Tape<'_>, model: &Model, document: &mut Value) -> Vec<Optio
     orders
 }
 
-/// Returns what a side may say of its own about a spec.
+/// Returns the fields of a spec that a side may choose for itself.
 fn side_spec(tape: &mut Tape<'_>, spec: &Value) -> Value {
     let mut spec = spec.clone();
     match spec["kind"].as_str().unwrap_or_default() {
@@ -235,7 +235,7 @@ fn side_spec(tape: &mut Tape<'_>, spec: &Value) -> Value {
     spec
 }
 
-/// Sometimes lets a group lie otherwise on some pipeline stages than on others.
+/// Gives a group another place on some pipeline stages than on others, in some cases.
 fn tell_stages_apart(tape: &mut Tape<'_>, document: &mut Value, index: usize) {
     let stages = document["pp"].as_u64().unwrap_or(1);
     if stages == 1 || !tape.once_in(3) {

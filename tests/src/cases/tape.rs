@@ -11,7 +11,7 @@ pub struct Tape<'a> {
 }
 
 impl<'a> Tape<'a> {
-    /// A tape at its start.
+    /// Makes a tape at its start.
     pub fn new(numbers: &'a [u16], reach: Reach) -> Self {
         Self { numbers: numbers.iter(), reach, disputed: Vec::new() }
     }
@@ -31,7 +31,7 @@ impl<'a> Tape<'a> {
         self.below(n) == n - 1
     }
 
-    /// One of a list; the first on an empty tape.
+    /// Picks one item of a list, the first on an empty tape.
     pub fn pick<T: Clone>(&mut self, list: &[T]) -> T {
         list[self.below(list.len() as u64) as usize].clone()
     }

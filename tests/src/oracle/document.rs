@@ -23,7 +23,7 @@ pub struct Side {
 /// One group of a side.
 #[derive(Debug)]
 pub struct Group {
-    /// By which the two sides' groups find each other.
+    /// The name by which the two sides' groups are matched.
     pub name: String,
     /// Global layer ids, ascending.
     pub layers: Vec<u64>,
@@ -33,22 +33,22 @@ pub struct Group {
     pub num_blocks: u64,
     /// Over how many ranks the tokens are dealt out; 1 where each rank has all.
     pub dcp: u64,
-    /// How many tokens in a row a rank gets.
+    /// The number of consecutive tokens of a rank.
     pub interleave: u64,
     /// The physical order; `None` for a page of several specs.
     pub(super) order: Option<Order>,
-    /// Whether each layer is an allocation of its own.
+    /// Whether each layer has its own allocation.
     pub per_layer: bool,
-    /// What the document says of each pipeline stage; one for all of them, where they are alike.
+    /// The placement of each pipeline stage, or a single one for all stages.
     pub stages: Vec<Stated>,
-    /// What a page holds.
+    /// The specs of a page.
     pub specs: Vec<Spec>,
 }
 
-/// What a document says of where a group is.
+/// The placement of a group, as its document states it.
 #[derive(Clone, Debug)]
 pub struct Stated {
-    /// Where the group starts in its allocation.
+    /// The group's offset in its allocation.
     pub offset: u64,
     /// Bytes from block to block, where stated.
     pub block_stride: Option<u64>,
@@ -113,7 +113,7 @@ impl Side {
         component.held_by(self.tp, rank % self.tp)
     }
 
-    /// Returns where `rank` keeps one byte of state `state` of physical block `block`.
+    /// Returns the address at which `rank` keeps one byte of state `state` of physical block `block`.
     pub fn address(&self, rank: u64, group: &Group, name: &Name, block: u64, state: u64) -> Result<Address, Fault> {
         self.place(rank, group)?.address(name, block, state)
     }
@@ -128,7 +128,7 @@ impl Side {
         Place::new(group, stated, self.layers_of(rank, group), |component| self.units_of(rank, component))
     }
 
-    /// Returns what the document says of where `group` is on `rank`.
+    /// Returns the placement of `group` on `rank`, as its document states it.
     pub fn stated<'a>(&self, rank: u64, group: &'a Group) -> Result<&'a Stated, Fault> {
         match &group.stages[..] {
             [all] => Ok(all),

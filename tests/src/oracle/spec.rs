@@ -1,4 +1,4 @@
-//! What a model's cache is: components, their units, and which ranks hold which.
+//! Describes a model's cache: its components, their units, and the ranks that hold them.
 
 use std::ops::Range;
 
@@ -12,10 +12,9 @@ use super::{Fault, Name};
 pub struct Spec {
     /// The `kind` of the document.
     pub kind: String,
-    /// In the order in which they lie.
+    /// The components, in the order of their addresses.
     pub components: Vec<Component>,
-    /// How many tokens one state stands for; `None` for a recurrent cache, which has one state for
-    /// the whole sequence.
+    /// The number of tokens of one state; `None` for a recurrent cache, which has one state for the whole sequence.
     pub tokens_per_state: Option<u64>,
     /// `sliding_window`
     pub sliding_window: Option<u64>,
@@ -24,7 +23,7 @@ pub struct Spec {
     pub(super) content: Content,
 }
 
-/// How the components of one state and head lie together.
+/// The arrangement of the components of one state and head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// Per head, one after the other.
@@ -36,9 +35,9 @@ pub(super) enum Content {
 /// A part of a spec that is cut over TP ranks by its own rule.
 #[derive(Debug)]
 pub struct Component {
-    /// As the reference calls it.
+    /// The name that the reference uses.
     pub name: &'static str,
-    /// How many units the whole model has.
+    /// The number of units in the whole model.
     pub units: u64,
     /// Extents of one unit's two coordinates.
     pub extents: [u64; 2],
@@ -49,9 +48,9 @@ pub struct Component {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sharing {
-    /// Each unit on one rank, or on several neighbouring ones where there are more ranks.
+    /// Each unit is on one rank, or on several neighbouring ones if there are more ranks than units.
     Spread,
-    /// Each unit on one rank; a single one on every rank.
+    /// Each unit is on one rank; a single unit is on every rank.
     SpreadUnlessSingle,
 }
 

@@ -1,4 +1,4 @@
-//! Which bytes a transfer moves, from where to where.
+//! Computes which bytes a transfer moves, from where to where.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -9,12 +9,12 @@ use super::document::{Group, Side};
 use super::place::Place;
 use super::{Address, Fault, Name};
 
-/// What is asked for.
+/// The request of a transfer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// Position of the first token.
     pub start: u64,
-    /// How many tokens.
+    /// The number of tokens.
     pub tokens: u64,
     /// The source's block table by group: entry i is the physical block of tokens
     /// `[i * block_size, (i + 1) * block_size)`, `None` for one that is never touched. A group that
@@ -33,24 +33,24 @@ pub struct Route {
     pub dst_rank: u64,
     /// The group's name.
     pub group: String,
-    /// Its bytes, in the order of their names.
+    /// The bytes of the route, ordered by name.
     pub bytes: Vec<Moved>,
 }
 
 /// One byte on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// What it is.
+    /// The byte's identity.
     pub name: Name,
-    /// Which state of the sequence it belongs to; 0 in a recurrent cache.
+    /// The index of the byte's state in the sequence; 0 in a recurrent cache.
     pub state: u64,
     /// Entries of the two block tables in which the state lies.
     pub entries: [u64; 2],
-    /// Which state of its block it is, on each side.
+    /// The index of the state within its block, on each side.
     pub rows: [u64; 2],
-    /// Where it comes from.
+    /// The address at the source.
     pub src: Address,
-    /// Where it goes.
+    /// The address at the destination.
     pub dst: Address,
 }
 
@@ -62,8 +62,8 @@ impl Route {
     }
 }
 
-/// Every route that moves anything, ordered by (source rank, destination rank, position of the
-/// group in the destination's document).
+/// Returns every route that moves anything, ordered by source rank, destination rank and the group's position in the
+/// destination's document.
 pub fn transfer(from: &Value, to: &Value, request: &Request) -> Result<Vec<Route>, Fault> {
     let mut routes = Vec::new();
     for dst_rank in 0..Side::read(to)?.ranks() {
@@ -74,7 +74,7 @@ pub fn transfer(from: &Value, to: &Value, request: &Request) -> Result<Vec<Route
     Ok(routes)
 }
 
-/// The same for one destination rank.
+/// Like [`transfer`], for one destination rank.
 pub fn transfer_to(from: &Value, to: &Value, request: &Request, dst_rank: u64) -> Result<Vec<Route>, Fault> {
     let (from, to) = (Side::read(from)?, Side::read(to)?);
     let mut routes = Vec::new();
@@ -242,7 +242,7 @@ fn block_of(tables: &BTreeMap<String, Vec<Option<u64>>>, group: &Group, index: u
     }
 }
 
-/// The two sides hold the same things, whatever their layout.
+/// Checks that the two sides hold the same specs, in any layout.
 fn same_specs(src: &Group, dst: &Group) -> Result<(), Fault> {
     let about = |group: &Group| {
         let specs = group.specs.iter().map(|spec| {

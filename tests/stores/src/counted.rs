@@ -1,4 +1,4 @@
-//! A backend that counts what it is asked.
+//! A backend that counts its calls.
 
 use std::sync::Mutex;
 
@@ -12,7 +12,7 @@ use crate::{Call, forward};
 #[derive(Debug)]
 pub struct Counted<B> {
     inner: B,
-    /// As a server: so many values at once, and no word of what is absent.
+    /// The batch size of a backend that behaves like a server: it does not say what is absent.
     batch: Option<usize>,
     counts: Mutex<[(usize, usize); 6]>,
 }
@@ -24,7 +24,7 @@ impl<B> Counted<B> {
         Self { inner, batch: None, counts }
     }
 
-    /// As a server that answers so many values at once, and does not say what it lacks.
+    /// Makes a backend that reads this many values at once, like a server, and does not say what is absent.
     pub fn server(inner: B, batch: usize) -> Self {
         Self { batch: Some(batch), ..Self::new(inner) }
     }

@@ -1,4 +1,4 @@
-//! A backend that fails when it is told to.
+//! A backend that fails on request.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,18 +23,18 @@ pub enum Call {
     PrefetchChunks,
 }
 
-/// How a call goes wrong.
+/// The way in which a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// It fails, and nothing has happened.
+    /// The call fails without an effect.
     FailBefore,
-    /// It fails, although it has happened: the answer was lost.
+    /// The call has its effect and fails all the same, as if the answer were lost.
     FailAfter,
-    /// Of what is read, this bit (modulo its length) is another. Nothing for calls that read nothing.
+    /// This bit of the bytes that are read (modulo their length) is flipped. Calls that read nothing are not changed.
     FlipBit(u64),
 }
 
-/// Which calls go wrong. Calls are counted by kind, from 1; each value of a batch is a call.
+/// The calls that fail. Calls are counted by kind, from 1; each value of a batch is a call.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     planned: Vec<(Call, u64, Effect)>,
@@ -45,7 +45,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Nothing goes wrong.
+    /// Makes a plan without failures.
     pub fn new() -> Self {
         Self::default()
     }
@@ -62,14 +62,14 @@ impl Plan {
         self
     }
 
-    /// Every call takes so long.
+    /// Makes every call take this long.
     pub fn with_time(mut self, takes: Duration) -> Self {
         self.takes = takes;
         self
     }
 
-    /// So large a part of all other calls, from 0 to 1, fails before or after its effect. The same seed and
-    /// the same order of calls fail the same.
+    /// Makes this share of all other calls, from 0 to 1, fail before or after its effect. The same seed and the same
+    /// order of calls give the same failures.
     pub fn with_random(mut self, seed: u64, part: f64) -> Self {
         // A cast of a float ends at the bounds.
         self.random = Some((seed, (part * u64::MAX as f64) as u64));
@@ -77,7 +77,7 @@ impl Plan {
     }
 }
 
-/// A backend whose calls fail as a [`Plan`] says. What it fails with is [`StoreError::Io`].
+/// A backend whose calls fail with [`StoreError::Io`], as a [`Plan`] says.
 #[derive(Debug)]
 pub struct Faulty<B> {
     inner: B,

@@ -1,4 +1,4 @@
-//! What the tests of stores share: servers of one test each, backends that fail or count, and bytes to store.
+//! Code that the tests of stores share: servers for one test each, backends that fail or count, and bytes to store.
 #![allow(missing_docs, reason = "a test is read with what it calls")]
 
 mod contract;
@@ -44,7 +44,7 @@ pub fn quick_folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }
 
-/// How often, at least, something is tried: the environment may say more.
+/// Returns the least number of attempts. An environment variable may raise it.
 pub fn count(variable: &str, usual: u64) -> u64 {
     let text = std::env::var(variable).ok();
     text.and_then(|text| text.parse().ok()).unwrap_or(usual)
