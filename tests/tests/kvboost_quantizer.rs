@@ -18,7 +18,7 @@ fn every_recorded_case_and_pair_agrees() {
     assert_eq!((pairs.agree, pairs.of), (256, 256));
 }
 
-/// Whatever number of a recording is another one, its case does not agree any more.
+/// If any number of a recording is changed, its case no longer agrees.
 #[test]
 fn another_number_does_not_agree() {
     let all = recorded(QUANTIZED);

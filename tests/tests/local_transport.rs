@@ -1,5 +1,4 @@
-//! The path between two processes of one host, with two real processes: this binary runs itself
-//! once more, as [`other_process`].
+//! The local path between two real processes: this binary starts itself again, as [`other_process`].
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,7 +15,7 @@ use transload_transfer::wire::internal::ring::{SocketName, Token};
 /// Far more than anything here takes; a test that hangs fails by it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Either end of a ring.
+/// One end of a ring.
 trait End: Send + 'static {
     fn bell(&self) -> Doorbell;
 }
@@ -316,7 +315,7 @@ impl Drop for Other {
     }
 }
 
-/// What this process holds that a dead peer could have left behind.
+/// Counts the resources of this process that a dead peer could have left behind.
 #[derive(Debug, PartialEq, Eq)]
 struct Belongings {
     descriptors: usize,

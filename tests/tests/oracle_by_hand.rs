@@ -102,7 +102,7 @@ fn all_data_of_a_block_before_all_scales() {
     assert_eq!(offset(&page, 0, [1, 2, 3], [1, 1, 0, 0, 0]), 5 * 64 + 40 + 12 + 3);
 }
 
-/// Heads, then states, then a key and its value; whatever order the deployment has.
+/// Heads come first, then states, then a key and its value, in any order of the deployment.
 #[test]
 fn attention_in_a_page() {
     let indexer = json!({"kind": "indexer", "data_bytes": 3, "scale_bytes": 1});
@@ -253,7 +253,7 @@ fn more_ranks_than_heads() {
     assert_eq!(by, [0, 0, 1]);
 }
 
-/// Returns which source rank sends each (layer, state) to a destination rank.
+/// Returns the source rank that sends each (layer, state) to a destination rank.
 fn shares(from: &Value, to: &Value, tokens: u64, dst_rank: u64) -> BTreeMap<(u64, u64), u64> {
     let routes = oracle::transfer(from, to, &ask(0, tokens)).unwrap();
     let mut shares = BTreeMap::new();
@@ -357,7 +357,7 @@ fn tables(request: Request, src: &[u64], dst: &[u64]) -> Request {
     Request { src_blocks: table(src), dst_blocks: table(dst), ..request }
 }
 
-/// No two neighbours stay neighbours: 0, 2, 4, ..., 1, 3, ...
+/// Returns block ids of which no two neighbours are consecutive: 0, 2, 4, ..., 1, 3, ...
 fn scattered(blocks: u64) -> Vec<u64> {
     (0..blocks).step_by(2).chain((1..blocks).step_by(2)).collect()
 }

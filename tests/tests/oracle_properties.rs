@@ -1,4 +1,4 @@
-//! What must hold of the oracle itself, of the check and of the generators, whatever the case.
+//! Properties of the oracle itself, of the check and of the generators, in any case.
 
 use std::collections::{BTreeMap, BTreeSet};
 

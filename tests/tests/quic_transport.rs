@@ -77,8 +77,8 @@ async fn collect(mut stream: DataReceiver) -> Vec<u8> {
     got
 }
 
-/// All sizes at which something changes: the ends of what can be asked for and beyond, and where
-/// batches of 10, 9, 7, 4, 2 and 1 packets just fit and just do not.
+/// All packet sizes at which something changes: the limits and beyond, and the sizes at which batches of 10, 9, 7, 4, 2
+/// and 1 packets just fit and just do not.
 const SIZES: [u16; 22] = [
     0, 1, 1199, 1200, 1452, 1472, 6500, 6547, 6548, 6550, 6551, 8952, 9353, 9354, 16_368, 16_384, 32_736, 32_737,
     65_473, 65_506, 65_507, 65_535,

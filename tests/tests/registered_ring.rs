@@ -17,12 +17,12 @@ use transload_transfer::{
     AgentOptions, Direction, Lease, LeaseEnd, LeaseRequest, LeaseSetId, Path, PullRequest, Transfer,
 };
 
-/// Which sides have their caches on the GPU.
+/// The sides that have their caches on the GPU.
 const WHERE: [[bool; 2]; 3] = [[true, true], [true, false], [false, true]];
 
 const SET: LeaseSetId = LeaseSetId([1; 16]);
 
-/// What a driver says of memory that it does not take.
+/// The driver's error for memory that it cannot register.
 const NOT_SUPPORTED: u32 = 801;
 
 /// Far more than anything here takes.
@@ -47,7 +47,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
     panic!("{what}");
 }
 
-/// The pull of all that the source has leased, over the ring.
+/// Returns a pull of everything that the source has leased, over the ring.
 fn request(pair: &Pair, set: LeaseSetId) -> PullRequest {
     let ticket = pair.ticket(&pair.src, set, Direction::Pull);
     let mut request = pair.request(ticket, &pair.dst);
@@ -100,7 +100,7 @@ fn copy_engines_reach_the_slots_of_a_ring() {
     });
 }
 
-/// Of the rings, too, with whatever was registered for them.
+/// Waits until everything is released: the rings, and all that was registered for them.
 fn until_all_is_given_back(fake: &Fake, live: u64) {
     for _ in 0..1_000 {
         if fake.live() == live {
@@ -145,8 +145,8 @@ fn mapped_rings() -> Vec<u64> {
     rings.map(|map| bytes(map).unwrap()).collect()
 }
 
-/// A driver that still takes the memory of a ring for registered would have other devices copy to its pages, whatever is mapped there later:
-/// so it stays mapped.
+/// Memory of a ring stays mapped for as long as a driver considers it registered. Otherwise other devices would copy to
+/// its pages, whatever is mapped there later.
 #[test]
 fn a_ring_that_stays_registered_stays_mapped() {
     const NAME: &str = "a_ring_that_stays_registered_stays_mapped";
@@ -242,8 +242,9 @@ fn a_lost_gpu_leaves_a_shared_ring_to_the_other() {
     });
 }
 
-/// A GPU that stands still has some slots of a shared ring until it goes on. On the way out the other's transfers wait until its own have
-/// failed, and then go over the rest. On the way in slots go back in order, so they take another way once the ring is given up.
+/// A stalled GPU keeps some slots of a shared ring. The other GPU's sends wait until the stalled transfers have failed,
+/// and then use the remaining slots. Received slots are released in order, so receives take another path once the ring is
+/// closed.
 #[test]
 fn a_gpu_that_stands_still_gives_a_shared_ring_up() {
     const NAME: &str = "a_gpu_that_stands_still_gives_a_shared_ring_up";
@@ -393,7 +394,7 @@ fn a_peer_dies_while_its_ring_is_read() {
     });
 }
 
-/// The destination releases no slot, since its GPU stands still: the source's blocks come back all the same.
+/// The destination releases no slot, since its GPU is stalled. The source's blocks are released all the same.
 #[test]
 fn a_peer_releases_no_slot() {
     run("a_peer_releases_no_slot", SLOW, |fake| {
@@ -420,7 +421,7 @@ async fn is_cancelled(fake: &Fake, pull: Transfer) {
     soon(over).await.unwrap_err();
 }
 
-/// A pull over a ring that has got as far as to a GPU, which stands still then.
+/// Starts a pull over a ring that stalls once it has reached a GPU.
 async fn held_pull(fake: &Fake, gpu: &Gpu, on: [bool; 2]) -> (Pair, Vec<Lease>, Transfer) {
     let pair = pair(gpu, on);
     let leases = pair.leases(&pair.src, SET, false).await;
@@ -431,12 +432,12 @@ async fn held_pull(fake: &Fake, gpu: &Gpu, on: [bool; 2]) -> (Pair, Vec<Lease>, 
     (pair, leases, pull.unwrap())
 }
 
-/// Returns whether something has not come to its end after a while.
+/// Returns whether work has not ended after a while.
 async fn is_pending<T>(work: &mut (impl Future<Output = T> + Unpin)) -> bool {
     timeout(Duration::from_millis(300), work).await.is_err()
 }
 
-/// Nothing has used memory that was gone: the driver would have lost the device.
+/// Checks that nothing has used freed memory, for which the driver would have lost the device.
 fn still_works(gpu: &Gpu) {
     Runtime::new().unwrap().block_on(async {
         let pair = pair(gpu, [true, true]);

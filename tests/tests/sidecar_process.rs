@@ -1,4 +1,4 @@
-//! `transload sidecar` and `transload proxy` as processes: what they say, which signals end them how, and exit codes.
+//! `transload sidecar` and `transload proxy` as processes: their output, their reaction to signals, and their exit codes.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio_rustls::TlsConnector;
 use transload_test_servers::wire::{self, Kind, chunk, last_chunk};
 use transload_test_servers::{Client, Etcd, Fake, Message, PATIENCE, Process, Script, arguments, get, request, soon};
 
-/// What the process runs: all of the program but the three lines of its `main`.
+/// The body of the process: the whole program except the three lines of its `main`.
 #[test]
 #[ignore = "the other process of the tests here"]
 fn other_process() {
@@ -62,7 +62,7 @@ async fn streaming(address: SocketAddr) -> Client {
     client
 }
 
-/// Returns what is left of an answer, until the connection ends in whatever way.
+/// Returns the rest of an answer, until the connection ends in any way.
 async fn rest(mut client: Client) -> String {
     let mut rest = Vec::new();
     // A connection may be reset in place of ended; a hang is what must not be.

@@ -1,4 +1,4 @@
-//! Pulls that come in a codec: near what was leased, and only where both sides want it.
+//! Pulls with a codec: values are close to what was leased, and the codec is used only if both sides want it.
 
 use transload_tests::pair::{Pair, fill};
 use transload_transfer::plan::codec::Codec;

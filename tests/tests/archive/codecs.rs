@@ -171,7 +171,7 @@ fn what_no_codec_takes_is_stored_as_it_is() {
     assert_eq!(same, [exact.clone(), exact].concat());
 }
 
-/// A prefix is found with the codec that it was saved with, whatever else is in the store.
+/// A prefix is found with the codec that it was saved with, even if the store has others.
 #[test]
 fn each_codec_finds_its_own() {
     let groups = [attention("attn", "0", json!({}))];
@@ -206,7 +206,7 @@ fn roots(archive: &Archive) -> Vec<ManifestName> {
     keys[1..].iter().map(|key| key.root_name()).collect()
 }
 
-/// A root of the other version under a name where none belongs: by mistake, or somebody's will.
+/// A root of the other version, under a name where it does not belong, is not used.
 #[test]
 fn a_root_of_the_other_version_is_a_miss() {
     let groups = [attention("attn", "0", json!({}))];

@@ -27,14 +27,14 @@ fn here() -> Value {
     side(2, 2, 16, Some("NHD"), &groups)
 }
 
-/// The same on one, in large ones.
+/// Returns the document of one rank with large blocks.
 fn there() -> Value {
     let heads = json!({"heads": 4, "head_dim": 16});
     let groups = [attention("attn", "0-3", heads), mamba("4-5", "SD")];
     side(1, 1, 64, Some("HND"), &groups)
 }
 
-/// Which groups of an engine are on the GPU: their numbers.
+/// The indices of the groups that an engine has on the GPU.
 type On = &'static [usize];
 
 /// Copies all of a memory onto the GPU, or back.
@@ -62,7 +62,7 @@ fn lens(host: &Memory) -> Vec<usize> {
 /// An engine, some of whose groups are on the GPU.
 struct OnGpu {
     engine: Engine,
-    /// By rank, then group.
+    /// The caches by rank, then group.
     caches: Vec<Vec<Cache>>,
 }
 
@@ -164,8 +164,8 @@ fn tokens() -> Vec<u32> {
     (0..TOKENS as u32).map(|i| i * 7).collect()
 }
 
-/// Whatever of the two sides is on a GPU, what is restored is what a direct transfer leaves, and what a host saves of the same
-/// tokens is there already.
+/// Restored bytes equal those of a direct transfer, with either side on a GPU. A host that saves the same tokens finds
+/// them already stored.
 #[test]
 fn what_one_kind_of_memory_saved_the_other_restores() {
     const NAME: &str = "device::what_one_kind_of_memory_saved_the_other_restores";
@@ -253,7 +253,7 @@ fn nothing_is_saved_or_restored_before_its_mark() {
     });
 }
 
-/// A save and a restore whose mark never comes end when they are given up, and nothing was touched.
+/// A save and a restore that wait for a mark end when they are cancelled, and touch nothing.
 #[test]
 fn a_wait_for_a_mark_is_given_up() {
     run("device::a_wait_for_a_mark_is_given_up", &[], |fake| {

@@ -15,14 +15,14 @@ use transload_tests::pair::fill;
 use transload_transfer::memory::copy::{CopyOptions, copy};
 use transload_transfer::{BlockTable, Memory, Plan, Request, Tables};
 
-/// What lies wherever nothing was placed.
+/// The byte that memory holds wherever nothing was placed.
 const CANARY: u8 = 0xC7;
 
 /// All ranks of a deployment, their memory, and the blocks of one request.
 pub(crate) struct Engine {
     pub(crate) deployment: Deployment,
     document: Value,
-    /// By rank, then group.
+    /// The memories by rank, then group.
     pub(crate) caches: Vec<Vec<Memory>>,
     pub(crate) tables: Tables,
 }
@@ -83,7 +83,7 @@ impl Engine {
         engine
     }
 
-    /// One rank that holds everything, windows included.
+    /// Makes an engine of one rank that holds all tokens, even those outside windows.
     fn whole(of: &Self, tokens: u64, seed: u64) -> Self {
         let mut document = attends_to_everything(&of.document);
         let fields = document.as_object_mut().unwrap();
@@ -108,7 +108,7 @@ impl Engine {
         Self { tables: Tables(vec![BlockTable::Identity; groups]), ..whole }
     }
 
-    /// Moves the first tokens directly, all of them whatever windows say.
+    /// Transfers the first tokens directly, even those outside windows.
     fn transfer(&self, to: &Self, tokens: u64) {
         let src = deployment(&attends_to_everything(&self.document));
         let dst = deployment(&attends_to_everything(&to.document));
@@ -176,7 +176,7 @@ impl Engine {
         ranks.collect()
     }
 
-    /// Every byte of every rank.
+    /// Returns every byte of every rank.
     pub(crate) fn bytes(&self) -> Vec<Vec<u8>> {
         let memories = self.caches.iter().flatten();
         let bytes = memories.map(|memory| {
@@ -200,7 +200,7 @@ impl Engine {
         blocks[entry as usize]
     }
 
-    /// Has two entries of a group's table name one block.
+    /// Makes two entries of a group's table name the same block.
     pub(crate) fn repeat_block(&mut self, group: usize, entry: usize, as_entry: usize) {
         let BlockTable::List(blocks) = &mut self.tables.0[group] else {
             panic!("the engine's tables are lists");
@@ -304,7 +304,7 @@ impl Tally {
         *self.stored.lock().unwrap()
     }
 
-    /// The names of the manifests that are there.
+    /// Returns the names of all manifests.
     pub(crate) fn manifests(&self) -> BTreeSet<String> {
         self.manifests.lock().unwrap().clone()
     }

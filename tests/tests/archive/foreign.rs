@@ -1,5 +1,5 @@
-//! A reader written from the reference page alone (docs/src/reference/archive.md): it shares no code with the
-//! archive, and reads what it saved.
+//! A reader written from the reference page alone (docs/src/reference/archive.md). It shares no code with the archive,
+//! and reads what that saved.
 
 use std::sync::Arc;
 

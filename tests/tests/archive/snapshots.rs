@@ -66,7 +66,7 @@ fn a_prefix_goes_on_where_every_group_has_a_snapshot() {
     }
 }
 
-/// What an engine keeps is a matter of its blocks: with large ones, more than the window is there.
+/// Large blocks make an engine keep more than the window.
 #[test]
 fn whole_chunks_of_a_window_are_the_same_piece_in_every_snapshot() {
     let groups = |window| [attention("window", "0-1", json!({"sliding_window": window}))];
@@ -95,7 +95,7 @@ fn hybrid() -> (Arc<dyn Backend>, Archive, Engine) {
     (store, archive, Engine::computed(&here, 256, 1))
 }
 
-/// One engine comes by a position with its state, the other without; whoever asked first what is missing.
+/// One engine has a state at a position, the other does not, and either may ask first what is missing.
 #[test]
 fn a_save_takes_no_snapshot_away() {
     let (_, archive, engine) = hybrid();

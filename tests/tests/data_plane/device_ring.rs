@@ -21,7 +21,7 @@ use crate::support::{Arrival, Desk, PATIENCE, Sample, Transfer, bytes_of, runtim
 
 const NO_DELAYS: &[(&str, &str)] = &[("FAKE_CUDA_DELAY_US", "0")];
 
-/// What agents give the slots of a ring.
+/// The slot size that agents choose for a ring.
 const SLOT: u32 = 4 << 20;
 
 /// A sample whose memories are on a GPU.
@@ -119,7 +119,7 @@ fn streams_cross_on_one_gpu() {
     });
 }
 
-/// A transfer that is given up touches nothing any more once its fences say so, and others go on over the same ring.
+/// A cancelled transfer touches nothing after its fences end, and other transfers continue over the same ring.
 #[test]
 fn fences_stop_a_transfer_in_its_midst() {
     let test = "device_ring::fences_stop_a_transfer_in_its_midst";

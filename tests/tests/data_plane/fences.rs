@@ -1,4 +1,4 @@
-//! Transfers that are stopped at any moment: afterwards, nobody touches their memory.
+//! Transfers that are stopped at any moment. Afterwards nothing touches their memory.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn by_ring(error: &SendError) -> Option<&RingError> {
     }
 }
 
-/// How often each way to stop a transfer is tried.
+/// The number of attempts for each way to stop a transfer.
 const ROUNDS: u64 = 30;
 
 struct Ways {
@@ -55,7 +55,7 @@ impl Ways {
     }
 }
 
-/// Waits until so many bytes have landed.
+/// Waits until this many bytes have landed.
 async fn until_moved(transfer: &Transfer, bytes: u64) {
     let moved = async {
         while transfer.landing.placed() < bytes {
@@ -209,7 +209,7 @@ fn a_lane_that_stands_still_holds_nobody() {
     });
 }
 
-/// Nobody empties the ring: the fence does not wait for that, and without one the transfer fails in time.
+/// With a full ring that no reader empties, a fence ends all the same; without one the transfer fails in time.
 #[test]
 fn a_ring_that_stands_still_holds_nobody() {
     runtime().block_on(async {

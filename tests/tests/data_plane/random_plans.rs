@@ -1,4 +1,4 @@
-//! Whatever the layouts, on whatever path: every byte in its place, and no other byte touched.
+//! Transfers between random layouts, on every path: every byte arrives in its place, and no other byte is touched.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -44,7 +44,7 @@ enum Path {
     Ring,
 }
 
-/// One of each, for all cases.
+/// One path of each kind, shared by all cases.
 struct Paths {
     pair: Pair,
     ring: RingOut,

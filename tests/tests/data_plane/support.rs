@@ -55,7 +55,7 @@ impl Pair {
         Self::connect_by(None, lanes, quic, data).await
     }
 
-    /// With lanes that can be cut.
+    /// Connects two sides, over lanes that a test can cut.
     pub(crate) async fn connect_by(wire: Option<&Wire>, lanes: u16, quic: QuicOptions, data: &DataOptions) -> Self {
         let authority = Authority::new("test".parse().unwrap()).unwrap();
         let mut quic = quic;
@@ -112,7 +112,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// From now on, no packet arrives.
+    /// Drops all packets from now on.
     pub(crate) fn cut(&self) {
         self.cut.store(true, Ordering::SeqCst);
     }
@@ -190,7 +190,7 @@ impl Transfer {
     }
 }
 
-/// Admits what was announced to it.
+/// Admits the streams that were announced to it.
 #[derive(Clone, Default)]
 pub(crate) struct Desk {
     inner: Arc<Mutex<Book>>,
@@ -208,7 +208,7 @@ struct Expected {
     tell: mpsc::UnboundedSender<Arrival>,
 }
 
-/// What has become of a stream.
+/// The end of a stream.
 #[derive(Debug)]
 pub(crate) enum Arrival {
     Whole(StreamHeader),
@@ -264,13 +264,13 @@ impl Arrivals for Desk {
     }
 }
 
-/// What the bytes of a memory are before a test writes to them.
+/// The value of a memory's bytes before a test writes to them.
 pub(crate) const CANARY: u8 = 0xCA;
 
-/// What they become when nobody may look at them any more.
+/// The value of a memory's bytes after they may no longer be used.
 pub(crate) const POISON: u8 = 0xEE;
 
-/// All bytes of a memory, allocation by allocation.
+/// Returns all bytes of a memory, allocation by allocation.
 pub(crate) fn bytes_of(memory: &Memory) -> Vec<Vec<u8>> {
     let all = 0..memory.allocations();
     let read = |number: usize| {
@@ -328,7 +328,7 @@ impl Sample {
         Self::coded(tokens, by_layer, orders, Codec::Exact)
     }
 
-    /// The same, in a codec.
+    /// Like `random`, with a codec.
     pub(crate) fn coded(tokens: u64, by_layer: bool, orders: (&str, &str), codec: Codec) -> Self {
         let blocks = |size: u64| (tokens.div_ceil(size) + 3) as u32;
         let side = |order: &str, block: u64| {
@@ -353,7 +353,7 @@ impl Sample {
         Self { src: (src, read), dst: (dst, written), plan, tables }
     }
 
-    /// Returns what the destination has to look like in the end.
+    /// Returns the contents that the destination must have in the end.
     pub(crate) fn expected(&self) -> Vec<Vec<u8>> {
         let src = bytes_of(&self.src.0);
         let sizes = (0..self.dst.0.allocations()).map(|n| self.dst.0.allocation(n).unwrap().1);
@@ -370,7 +370,7 @@ fn backwards(blocks: u32) -> Tables {
     Tables(vec![BlockTable::List((0..blocks).rev().collect())])
 }
 
-/// One side of a route, all groups in one memory.
+/// Returns one side of a route, with all groups in one memory.
 pub(crate) fn route(plan: &Plan, route: &Route, side: Side, tables: &Tables, memory: &Memory) -> RouteBytes {
     let stream = plan.bind_stream(route, side, tables).unwrap();
     RouteBytes::new(stream, |_| Some(memory.into())).unwrap()
@@ -397,7 +397,7 @@ impl Chance {
     }
 }
 
-/// Both ends of a staging ring.
+/// Makes both ends of a staging ring.
 pub(crate) async fn ring(shape: RingShape) -> (Producer, Consumer) {
     let listener = Listener::bind(Limits::default()).unwrap();
     let token = random_token().unwrap();

@@ -1,4 +1,5 @@
-//! Each function of the driver fails once: during a pull from GPU to GPU, from the first connection on, and when all of that is given back.
+//! Each function of the driver fails once: during a pull from GPU to GPU, from the first connection until everything is
+//! released.
 
 use tokio::runtime::Runtime;
 use transload_tests::fake_cuda::{Fake, run};
@@ -8,7 +9,8 @@ use transload_transfer::{LeaseEnd, Path};
 
 use super::*;
 
-/// What only the making of a ring calls. Where it fails, another path is taken, or the same one by another way.
+/// The functions that only the making of a ring calls. If one fails, the transfer takes another path, or the same path in
+/// another way.
 const MAKES_A_RING: [&str; 9] = [
     "cuMemAddressReserve",
     "cuMemCreate",
@@ -21,8 +23,8 @@ const MAKES_A_RING: [&str; 9] = [
     "cuMemSetAccess",
 ];
 
-/// What gives something back, and how much of it stays where that fails. The call is not made again, since it may have done it although
-/// it failed; the driver has the rest until its context goes. A mapping stays with the addresses that it is at.
+/// The functions that release a resource, and how much leaks if they fail. They are not called again, since a failed call
+/// may have worked. The driver keeps the rest until its context ends. A mapping stays with its addresses.
 const GIVE_BACK: [(&str, u64); 8] = [
     ("cuEventDestroy_v2", 1),
     ("cuMemAddressFree", 1),
@@ -56,12 +58,12 @@ async fn calls(fake: &Fake, pair: &Pair, path: Path) -> Vec<(&'static str, u64)>
     since(fake, &before)
 }
 
-/// When a call fails.
+/// The moment at which a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
-    /// In the first pull of a pair.
+    /// During the first pull of a pair.
     Pulling,
-    /// When the pair is gone, and gives back what it has.
+    /// When the pair ends and releases everything.
     Ending,
 }
 
@@ -93,7 +95,8 @@ fn some_of(calls: u64) -> impl Iterator<Item = u32> {
     some.into_iter().map(|nth| nth as u32)
 }
 
-/// What is reported good is right, what comes after it goes on, and nothing stays behind but what the call was to give back.
+/// Checks that every reported success is correct, that later transfers work, and that nothing leaks except what the call
+/// should have released.
 fn each_call_may_fail(fake: &Fake, path: Path) {
     Runtime::new().unwrap().block_on(async {
         let gpu = Gpu::open(0).unwrap();
@@ -164,7 +167,7 @@ async fn pull_with(fake: &Fake, pair: &Pair, path: Path, (function, nth): (&'sta
 /// reservation and a mapping each.
 const LEFT_BY_A_RING: u64 = 6;
 
-/// Has a call lose a device during a pull, and says whether the pull has failed.
+/// Makes a call lose the device during a pull. Returns whether the pull failed.
 async fn lose(fake: &Fake, number: u32, path: Path, (function, nth): (&'static str, u32)) -> bool {
     let gpu = Gpu::open(number).unwrap();
     let pair = Pair::on_gpus([Some(&gpu); 2]);

@@ -1,4 +1,4 @@
-//! What a lost device takes with it, and what it does not.
+//! Tests what the loss of a device ends, and what continues.
 
 use tokio::runtime::Runtime;
 use transload_tests::fake_cuda::{Engine, Fake, run};

@@ -13,10 +13,10 @@ use transload_transfer::{
 use crate::peer::Hostile;
 use crate::town::{Town, owners_claims};
 
-/// No lease ends within it by itself.
+/// A time that is longer than all tests, so that no lease ends by itself.
 const LONG: Duration = Duration::from_secs(8);
 
-/// Returns what the hostile one says that it has opened: it has no memory at all.
+/// Returns the claims of the hostile peer, which has no memory at all.
 fn opened(hostile: &Hostile, request: u64) -> Claims {
     let (hello, _) = hostile.hello(Side::Decode);
     let address = RankAddress { agent: hello.agent, host: "127.0.0.1".to_owned(), port: 1 };

@@ -1,5 +1,5 @@
-//! Rings that are offered for a transfer which is given up before anybody fetches them: the path is as
-//! good as before, and the next transfer takes it.
+//! Rings that are offered for a transfer that is cancelled before the peer fetches them. The path stays usable, and the
+//! next transfer takes it.
 
 use std::time::Duration;
 
@@ -55,14 +55,14 @@ impl Guest<'_> {
         ask
     }
 
-    /// Returns where it was told to fetch what it pulls over.
+    /// Returns the socket and the token with which the next pull's ring can be fetched.
     async fn offer(&mut self) -> (SocketName, Token) {
         let (socket, (first, second)) = self.peer.wait_for(words::offers_ring).await.expect("an offer");
         let token = std::array::from_fn(|i| [first.0, second.0][i / 16][i % 16]);
         (SocketName::try_from(socket).unwrap(), Token(token))
     }
 
-    /// Fetches it, and takes all that is pulled.
+    /// Fetches the ring, and receives everything that is pulled.
     async fn take(&mut self, ask: &Ask, (name, token): (SocketName, Token)) {
         let transfer = ask.transfer;
         let limits = Limits::default();
@@ -131,7 +131,7 @@ impl Host {
         peer.say(Message::Accepted { transfer, path }).await;
     }
 
-    /// Says where to fetch what it takes.
+    /// Offers a ring and tells the peer where to fetch it.
     async fn offer(&self, peer: &mut Hostile) -> Expected {
         let token = random_token().unwrap();
         let expected = self.listener.expect(&token).unwrap();

@@ -1,4 +1,4 @@
-//! A peer that says what it likes.
+//! A peer that can send any message.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ use transload_transfer::{
 
 use crate::town::PATIENCE;
 
-/// A peer that says what it likes.
+/// A peer that can send any message.
 pub(crate) struct Hostile {
     pub(crate) control: ControlConnection,
     pub(crate) sequence: u64,
@@ -112,8 +112,8 @@ impl Hostile {
         Some(frame::decode(&body.ok()?).unwrap().message)
     }
 
-    /// The next message that `wanted` takes for what it waits for. Asks are kept; `None` where the
-    /// connection is gone or a transfer was aborted.
+    /// Returns the next message that `wanted` accepts. Asks are kept. Returns `None` if the connection is gone or a
+    /// transfer was aborted.
     pub(crate) async fn wait_for<T>(&mut self, mut wanted: impl FnMut(&Message) -> Option<T>) -> Option<T> {
         loop {
             let message = self.hear().await?;
@@ -184,7 +184,7 @@ pub(crate) fn ask(number: u8, claims: &Claims, key: &TicketKey, request: u64) ->
     ask_with(number, mint(key, claims), request)
 }
 
-/// The same with a ticket that is there already.
+/// Like `ask`, with an existing ticket.
 pub(crate) fn ask_with(number: u8, ticket: Ticket, request: u64) -> Ask {
     let (src, dst) = (Side::Prefill.deployment(), Side::Decode.deployment());
     let of = Request::tokens(TOKENS);

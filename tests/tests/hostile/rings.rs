@@ -1,4 +1,4 @@
-//! Rings that are handed over to an agent, and are not what they have to be.
+//! Rings that are handed over to an agent and are malformed.
 
 use std::os::fd::OwnedFd;
 
@@ -25,7 +25,7 @@ async fn offer(hostile: &mut Hostile, ask: &Ask, (socket, token): (String, (Nonc
     hostile.say(words::ring_offered(&socket, token)).await;
 }
 
-/// One of each kind; the tests of the handover have all that can be wrong with an offer.
+/// One malformed offer of each kind. The tests of the handover have all variants.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ring_that_is_not_as_announced_is_never_used() {
     let to = Destination::in_a(Town::new());

@@ -1,4 +1,4 @@
-//! A source that says what it likes, to an agent that pulls from it.
+//! A source that can send anything to an agent that pulls from it.
 
 use std::time::{Duration, Instant};
 
@@ -23,10 +23,10 @@ use transload_transfer::{
 use crate::peer::Hostile;
 use crate::town::{Destination, PATIENCE, Town, issue};
 
-/// A source that listens as an agent of its own, so that nobody knows it from before.
+/// A source that listens as an agent of its own, so that no peer knows it from before.
 pub(crate) struct Source {
     pub(crate) endpoints: Endpoints,
-    /// How long a pull from it may take.
+    /// The time limit of a pull from it.
     pub(crate) timeout: Duration,
     name: String,
 }
@@ -55,7 +55,7 @@ impl Source {
         mint(&to.agent.ticket_key(), &claims)
     }
 
-    /// Has an agent pull from it, and answers each of its asks so.
+    /// Makes an agent pull from it, and answers each of its asks this way.
     pub(crate) async fn pulled(
         &self,
         to: &Destination,
@@ -103,7 +103,7 @@ pub(crate) fn route_bytes(ask: &Ask) -> u64 {
     plan.route_bytes(plan.route(ask.source, ask.destination).unwrap())
 }
 
-/// What bytes leave by.
+/// The path of the bytes.
 pub(crate) enum Way {
     Lane(Lane),
     Ring(Producer),
@@ -170,7 +170,7 @@ impl Way {
         }
     }
 
-    /// Sends a stream a byte at a time, for as long as anybody takes it.
+    /// Sends a stream one byte at a time, as long as it is read.
     pub(crate) async fn trickle(&mut self, stream: Stream) {
         let bytes = stream.bytes();
         let each = Duration::from_millis(20);
@@ -213,21 +213,21 @@ impl Way {
     }
 }
 
-/// One stream, as it is sent.
+/// A stream to be sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Stream {
     pub(crate) header: StreamHeader,
-    /// How many bytes follow, all of them [`FILL`].
+    /// The number of bytes that follow, all of them [`FILL`].
     pub(crate) sent: usize,
     pub(crate) trailer: StreamTrailer,
     pub(crate) behind: usize,
 }
 
-/// What hostile sources send.
+/// The byte that hostile sources send.
 pub(crate) const FILL: u8 = 0xEE;
 
 impl Stream {
-    /// All of a route, as an honest source would send it.
+    /// Makes the whole stream of a route, as an honest source would send it.
     pub(crate) fn whole(ask: &Ask) -> Self {
         let length = route_bytes(ask);
         let mut sum = transload_transfer::memory::copy::Crc32c::new();
@@ -248,7 +248,7 @@ impl Stream {
         bytes
     }
 
-    /// Its number on a ring: any that was not used before.
+    /// Returns its number on a ring, any that was not used before.
     fn tag(&self) -> u64 {
         let transfer = self.header.transfer.0;
         let transfer = u64::from_le_bytes(std::array::from_fn(|i| transfer[i]));

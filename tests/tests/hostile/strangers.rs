@@ -72,7 +72,7 @@ impl Drop for Gag {
     }
 }
 
-/// At the control port and at all lanes, from the address that honest agents have too.
+/// Strangers connect to the control port and to all lanes, from the address of honest agents.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lock_no_new_agent_out() {
     let town = Town::new();

@@ -14,7 +14,7 @@ use crate::siege::Siege;
 pub(crate) struct Blow {
     /// Requests that have passed so far.
     requests: u64,
-    /// How long the last one took, once that says how long the next one takes.
+    /// The time that the last transfer took, from which the moment in the next one is drawn.
     took: Option<Duration>,
     killer: Option<Killer>,
 }
@@ -46,7 +46,7 @@ impl Blow {
         self.killer.as_ref().is_some_and(Killer::is_done)
     }
 
-    /// Waits for it; whom it has hit.
+    /// Waits for it, and returns the processes that it killed.
     pub(crate) fn victims(self) -> Vec<u32> {
         self.killer.expect("no round ends without it").wait()
     }

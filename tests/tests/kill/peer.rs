@@ -1,4 +1,4 @@
-//! Another process with an agent, as this one sees it.
+//! Another process with an agent, as seen by the test's process.
 
 use transload_layout::Rank;
 use transload_tests::process::Other;
@@ -47,7 +47,7 @@ impl Peer {
         }
     }
 
-    /// Its number, to be killed by.
+    /// Returns the process id.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
@@ -67,7 +67,7 @@ impl Peer {
         self.process.hear().await
     }
 
-    /// One that was not killed has to end in good order.
+    /// Checks that a process which was not killed ends normally.
     pub(crate) fn ended(self, victims: &[u32], round: u64) {
         if !victims.contains(&self.process.id()) {
             assert!(self.process.ended(), "round {round}: {} was not content", self.name);

@@ -1,4 +1,4 @@
-//! What all rounds of a test share.
+//! The setup and the checks that all rounds of a test share.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -27,10 +27,10 @@ const WARM: u64 = 2;
 /// one in the end, when there must be none.
 const IDLE_THREADS: usize = 6;
 
-/// How many rounds an ordinary run takes, in each of the tests; each is about two seconds.
+/// The number of rounds of an ordinary run, for each test. A round takes about two seconds.
 const ROUNDS: u64 = 3;
 
-/// Has a transfer take this path, and no other.
+/// Makes a transfer take this path and no other.
 pub(crate) fn choose_path(path: Option<wire::Path>, request: &mut PullRequest) {
     if let Some(path) = path {
         request.paths = path.into();
@@ -46,13 +46,13 @@ pub(crate) fn took_path(path: Option<wire::Path>, report: &PullReport) -> Result
     }
 }
 
-/// One test: its cluster, its seed, and what was there before.
+/// One test: its cluster, its seed, and the resources counted before.
 pub(crate) struct Siege {
     /// The one path that all transfers take.
     pub(crate) path: Option<wire::Path>,
-    /// Where all caches are, also those of the others.
+    /// The GPU that has all caches, even those of other processes.
     pub(crate) gpu: Option<Gpu>,
-    /// How long everybody waits for a peer; far less than elsewhere without one.
+    /// The time for which all agents wait for a peer; far shorter than the default.
     pub(crate) patience: Option<Duration>,
     pub(crate) folder: TempDir,
     chance: Cell<u64>,
@@ -64,7 +64,7 @@ pub(crate) struct Siege {
 }
 
 impl Siege {
-    /// Of transfers that take all the paths that there are in turn, or one of them.
+    /// Makes a test whose transfers take this path, or all paths in turn.
     pub(crate) fn new(test: u64, path: Option<wire::Path>) -> Self {
         let folder = TempDir::new().unwrap();
         let authority = Authority::new(ClusterName::new(CLUSTER).unwrap()).unwrap();
@@ -89,12 +89,12 @@ impl Siege {
         }
     }
 
-    /// Of transfers between caches on a GPU, which take this path.
+    /// Makes a test of transfers between caches on a GPU, over this path.
     pub(crate) fn on_gpu(test: u64, path: wire::Path) -> Self {
         Self { gpu: Some(Gpu::open(0).unwrap()), ..Self::new(test, Some(path)) }
     }
 
-    /// Runs a test with a runtime of its own, and counts what it leaves.
+    /// Runs a test in its own runtime, and counts what it leaves behind.
     pub(crate) fn lay(&self, test: impl AsyncFnOnce()) {
         let _one_at_a_time = alone();
         let began = Instant::now();
@@ -117,7 +117,7 @@ impl Siege {
         0..warm + number("TRANSLOAD_TEST_KILLS", ROUNDS)
     }
 
-    /// Returns whether it counts what the process holds. The driver of a GPU opens and keeps what it likes, when it likes.
+    /// Returns whether resources are counted. With a GPU they are not, since its driver opens files at any time.
     fn counts(&self) -> bool {
         self.gpu.is_none()
     }
@@ -177,7 +177,7 @@ impl Siege {
         self.news.set(all);
     }
 
-    /// Nothing more is there after a round than there was after the first ones.
+    /// Checks that a round leaves no more behind than the first ones did.
     pub(crate) fn over(&self, round: u64) {
         match self.before.get() {
             _ if !self.counts() => {}
@@ -197,7 +197,7 @@ impl Siege {
     }
 }
 
-/// Settings with so much patience.
+/// Returns settings with this time limit for peers.
 pub(crate) fn options(patience: Option<Duration>) -> AgentOptions {
     let Some(patience) = patience else {
         return impatient();

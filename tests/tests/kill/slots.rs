@@ -1,5 +1,5 @@
-//! A process survives another one whose GPU has slots of their ring: one that is killed while it stands still there, and one
-//! that has lost it. On the fake driver, which stands still on command.
+//! A process survives another one whose GPU uses slots of their ring: one is killed while its GPU stalls, and one loses
+//! its GPU. It uses the fake driver, which stalls on command.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::peer::Peer;
 use crate::request::{RANKS, SOON, ends, kind, nothing_is_written, open};
 use crate::siege::{Siege, choose_path};
 
-/// What becomes of three others, one after the other.
+/// The faults of three other processes, one after another.
 const FAULTS: [Option<Fault>; 3] = [Some(Fault::Holds), Some(Fault::Loses), None];
 
 /// Operations of a GPU take long enough for it to stand still in their midst.

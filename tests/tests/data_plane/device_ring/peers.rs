@@ -1,4 +1,4 @@
-//! What peers may do: hand over other memory, lie, keep slots, die.
+//! Hostile or failing peers: they hand over other memory, lie, keep slots, or die.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -78,7 +78,7 @@ fn memory_that_is_not_as_announced_is_refused() {
     });
 }
 
-/// Publishes what it likes.
+/// A peer that publishes arbitrary words.
 struct Liar {
     producer: Producer,
     tag: u64,
