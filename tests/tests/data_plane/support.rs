@@ -328,7 +328,7 @@ impl Sample {
         Self::coded(tokens, by_layer, orders, Codec::Exact)
     }
 
-    /// Like `random`, with a codec.
+    /// Like [`new`](Self::new), with a codec.
     pub(crate) fn coded(tokens: u64, by_layer: bool, orders: (&str, &str), codec: Codec) -> Self {
         let blocks = |size: u64| (tokens.div_ceil(size) + 3) as u32;
         let side = |order: &str, block: u64| {
