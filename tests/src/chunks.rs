@@ -14,7 +14,7 @@
 //! - Where p's iteration falls into several runs and p ends the last of them, or q's does and q starts
 //!   the first, the join is across the end of an inner loop that does not chain: an allowed stitch.
 //! - Where neither is so for any A, the join is in the middle of a loop: it had to be merged too. But
-//!   for one kind: full blocks beside ragged ones are no box, and however they are cut into loops,
+//!   for one kind: full blocks next to partial ones are no box, and however they are cut into loops,
 //!   joins remain where two pieces meet. Those between two segments and two different states of the
 //!   block are counted as stitches, and may be few only ([`MOST_PIECES`]).
 //!

@@ -54,7 +54,7 @@ pub enum Demand {
 
 /// Compares a planner's answer with the oracle's.
 ///
-/// Every route that the oracle knows must be covered exactly, and there may be no chunk beside those
+/// Every route that the oracle knows must be covered exactly, and there may be no other chunk
 /// routes. What may be left unmerged is counted in the [`Tally`]; what may not is a fault.
 pub fn check(
     demand: Demand,

@@ -67,9 +67,9 @@ pub(crate) struct Move {
 /// The direction in which bytes move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// From the memory into a buffer.
+    /// Gathers from the memory into a buffer.
     Gather,
-    /// From a buffer into the memory.
+    /// Scatters from a buffer into the memory.
     Scatter,
 }
 

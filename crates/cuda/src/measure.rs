@@ -234,7 +234,7 @@ impl Meter {
         Ok(whole.saturating_duration_since(reached))
     }
 
-    /// Has the driver load the kernels again. If `first` is set, a comment makes their texts differ from all that the
+    /// Makes the driver load the kernels again. If `first` is set, a comment makes their texts differ from all that the
     /// driver has compiled and cached, as on a new machine.
     ///
     /// # Errors

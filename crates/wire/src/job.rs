@@ -147,7 +147,7 @@ impl<P: Planner> Job<P> {
         !keep && (self.admitted || !error.is_not_ours())
     }
 
-    /// Makes the notice that tells the ticket's agents that the job is given up.
+    /// Makes the notice for the ticket's agents that the job is cancelled.
     fn cancel(&self) -> News {
         let content = Some(self.spec.content);
         self.notify(NoticeKind::Cancel { content })

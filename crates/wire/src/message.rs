@@ -65,7 +65,7 @@ pub enum Message {
     /// The answer to a notice.
     NoticeHeard {
         id: u64,
-        /// For a renewal, the remaining milliseconds.
+        /// The remaining milliseconds after a renewal.
         outcome: Result<u64, Refusal>,
     },
     /// A message of the negotiation of a path, in the path's own encoding.
@@ -109,7 +109,7 @@ pub struct Hello {
     pub deployment: DeploymentDigest,
     /// The ranks whose memory it holds; empty for a scheduler's agent.
     pub ranks: Vec<Rank>,
-    /// The codecs in which it can send what is pulled.
+    /// The codecs in which it can send blocks.
     pub codecs: Vec<Codec>,
 }
 

@@ -188,7 +188,7 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// Handles an agent that has connected in this life: what it left here in other lives is over.
+    /// Handles an agent that has connected in this life. What its other lives left here ends.
     pub(crate) fn agent_up(&mut self, cx: &mut Context<P>, agent: &AgentId, incarnation: Incarnation) {
         self.leases.agent_up(cx.now, agent, incarnation);
         // Other agents' requests stay, even if they claim another life of this agent's deployment: a claim proves
@@ -200,7 +200,7 @@ impl<P: Planner> Owner<P> {
         });
     }
 
-    /// Converts a refused use to the refusal that the peer is told.
+    /// Converts a refused use to the refusal for the peer.
     fn refuse_use(&self, cx: &mut Context<P>, key: LeaseKey, stated: &ContentDigest, error: UseError) -> Refusal {
         if error == UseError::Content
             && let Some(spec) = self.leases.spec(&key)
@@ -296,7 +296,7 @@ impl<P: Planner> Owner<P> {
         self.queued.retain(|_, asked| asked.conn != conn);
     }
 
-    /// Drops an ask that has not begun and that its sender has given up.
+    /// Drops an ask that has not begun and that its sender has cancelled.
     pub(crate) fn forget_ask(&mut self, conn: ConnId, transfer: TransferId) {
         let is_it = |asked: &Asked| asked.conn == conn && asked.ask.transfer == transfer;
         self.pending.forget(|demand| demand.ask().is_some_and(is_it));

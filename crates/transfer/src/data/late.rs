@@ -63,7 +63,7 @@ impl LateMemory {
         &self.memory
     }
 
-    /// Makes requests for a room wait for an operation from now on, as if others had all rooms.
+    /// Makes requests for buffers wait for an operation from now on, as if others held all of them.
     pub(crate) fn make_rooms_late(&self) {
         self.queue.rooms_are_late.store(true, SeqCst);
     }

@@ -33,7 +33,8 @@ pub(super) struct Dial {
     pub(super) lost: bool,
     /// The time since when it is dialled, or was found to be disconnected.
     pub(super) since: Moment,
-    /// Since when the agent refuses this one because of too many connections. Then waiting helps, not another attempt.
+    /// The time since when the agent refuses this one because of too many connections. Then waiting helps, not another
+    /// attempt.
     pub(super) crowded: Option<Moment>,
 }
 

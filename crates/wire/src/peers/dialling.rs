@@ -47,7 +47,7 @@ impl Peers {
         self.dial_due(cx, &address.agent);
     }
 
-    /// Has a connection made, unless one is up or on its way.
+    /// Requests a connection, unless one is up or on its way.
     pub(crate) fn want(&mut self, cx: &mut Context<impl Planner>, address: &RankAddress) {
         let known = self.agents.entry(address.agent.clone()).or_default();
         if !known.up.is_empty() {

@@ -46,7 +46,7 @@ class Group:
     """The cache of each layer, by block of the kernels."""
 
     def table(self, blocks: list[int], tokens: int) -> list[int]:
-        """Returns the block table of a request of so many tokens, in the deployment's blocks."""
+        """Returns the block table of a request with this many tokens, in the deployment's blocks."""
         if self.layer.is_ring:
             # A ring has one block. The needed tokens lie between two multiples of its size, so that block is the last entry.
             return [-1] * (-(-tokens // self.block_size) - 1) + [block or -1 for block in blocks]
@@ -96,7 +96,7 @@ class Cache:
         return functools.cache(self.mark)
 
     def tables(self, blocks: Blocks, tokens: int) -> list[list[int]]:
-        """Returns the block table of each group of the deployment, for a request of so many tokens."""
+        """Returns the block table of each group of the deployment, for a request with this many tokens."""
         return [group.table(blocks[group.source], tokens) for group in self.groups]
 
     def clear(self, blocks: Blocks, start: int, tokens: int) -> None:
@@ -499,7 +499,7 @@ def _blocks_of_kernels(tensor: torch.Tensor, num_blocks: int, name: str) -> int:
 
 
 def _kernel_block(layer: Layer, tokens: int, name: str) -> int:
-    """Returns the tokens of the kernels' blocks, in which they divide blocks of so many tokens."""
+    """Returns the number of tokens in a kernel's block, if the manager's blocks have this many."""
     sizes = layer.kernel_blocks
     fixed = [size for size in sizes if isinstance(size, int) and tokens % size == 0]
     if not sizes or tokens in fixed or any(not isinstance(size, int) and tokens % size.base == 0 for size in sizes):

@@ -72,7 +72,7 @@ class Load:
     start: int
     tokens: int
     ahead: list[Part] | None = None
-    """The pieces that are loaded while the prompt is still prefilled, as far as it is divided. None if it is prefilled already."""
+    """The pieces to load while the prompt is still being prefilled. None if it is prefilled already."""
 
 
 @dataclass(frozen=True)

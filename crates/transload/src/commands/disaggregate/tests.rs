@@ -1,4 +1,4 @@
-//! What arguments, environments and configurations make of the settings.
+//! Tests of the settings that result from arguments, environments and configurations.
 
 use std::fs;
 
@@ -67,7 +67,8 @@ fn differences(settings: &Settings, default: &Settings) -> Vec<String> {
     fields
 }
 
-/// A command, its arguments, the environment, the configuration's text, and what is then otherwise.
+/// A row of the table: a command, its arguments, the environment, the configuration's text, and the resulting
+/// differences.
 type Row = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str, &'static [&'static str]);
 
 fn check(command: &[&str], rows: &[Row]) {

@@ -41,7 +41,7 @@ fn mamba(tp: u32, layout: &str) -> Deployment {
     side("side", &rest, "layers = \"0-41\"", &[&conv, ssm])
 }
 
-/// The plan between two sides, and what it is bound to.
+/// The plan between two sides, and the tables it is bound to.
 struct Case {
     src: Deployment,
     dst: Deployment,

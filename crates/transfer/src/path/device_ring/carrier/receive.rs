@@ -98,7 +98,7 @@ impl Emptier {
         ended
     }
 
-    /// Has the GPU empty a slot, unless its stream is not wanted.
+    /// Makes the GPU empty a slot, unless its stream is not wanted.
     fn take(&mut self, slot: &ReadWindow<'_>) -> Result<Option<Emptying>, RingError> {
         let record = Record::read(slot, self.slot_bytes)?;
         if let Some(header) = &record.header {
@@ -137,7 +137,7 @@ impl Emptier {
         Ok(Some(Emptying { stream: number, summed: sum, trailer: record.trailer, _kept: lent }))
     }
 
-    /// Reads a header and asks for the stream's landing. A sender that gives up a stream goes on to the next.
+    /// Reads a header and asks for the stream's landing. A sender that cancels a stream continues with the next.
     fn begin(&mut self, tag: u64, header: &[u8; HEADER]) {
         if let Some(last) = self.streams.back_mut() {
             last.over = true;

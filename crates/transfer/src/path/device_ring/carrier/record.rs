@@ -3,7 +3,8 @@
 use crate::path::ring::carrier::staging::{ReadWindow, RingError, WriteWindow};
 use transload_wire::internal::stream::{HEADER, TRAILER};
 
-/// The number of a stream's bytes in device memory, with the stream's header and trailer around them.
+/// Describes the bytes of one slot in device memory: their number, and the header and the trailer of the stream around
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     /// The number of bytes from the start of the slot on.

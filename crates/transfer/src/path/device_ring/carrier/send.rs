@@ -120,7 +120,7 @@ impl Filler {
         Ok(Begun { part, tag, cursor })
     }
 
-    /// Has the GPU fill one more slot. Returns whether there was one.
+    /// Makes the GPU fill one more slot. Returns whether one was free.
     fn fill(&mut self, begun: &mut Begun, turn: &Turn, inside: &Inside) -> Result<bool, Stop> {
         let Begun { part, tag, cursor } = begun;
         let failed = |error: SendError| Stop::Failed(Some(part.stream), error);

@@ -145,7 +145,7 @@ struct Filling {
 
 /// Bytes of a slot that are not in the sum yet.
 enum Section {
-    /// The bytes are there, and have this sum.
+    /// The bytes have arrived, and have this checksum.
     Summed(Crc32c),
     /// The bytes are being gathered.
     Asked { operation: Operation<()>, at: usize, len: usize },
