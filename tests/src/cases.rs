@@ -37,7 +37,7 @@ pub struct Case {
 pub enum Reach {
     /// Uses only what the reference specifies.
     Settled,
-    /// Uses everything.
+    /// Uses all features.
     Disputed,
 }
 
@@ -79,7 +79,7 @@ impl Case {
         })
     }
 
-    /// Documents and request as one JSON text.
+    /// Returns documents and request as one JSON text.
     pub fn to_json(&self) -> Value {
         json!({
             "from": self.from,
@@ -99,9 +99,7 @@ impl fmt::Debug for Case {
     }
 }
 
-/// The cases that are kept, by their names: those that went wrong once.
-///
-/// They are read where the sources of the tests are, or say `CARGO_MANIFEST_DIR` where the tests run from elsewhere.
+/// Returns the regression cases, by name.
 pub fn kept() -> Vec<(String, Case)> {
     let sources = std::env::var("CARGO_MANIFEST_DIR");
     let sources = sources.unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_owned());
@@ -117,7 +115,7 @@ pub fn kept() -> Vec<(String, Case)> {
     cases
 }
 
-/// Cases for proptest.
+/// Returns cases for proptest.
 pub fn cases(reach: Reach) -> impl Strategy<Value = Case> {
     prop::collection::vec(any::<u16>(), 0..400).prop_map(move |tape| Case::read(&tape, reach))
 }

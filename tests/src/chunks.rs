@@ -45,7 +45,7 @@ pub struct Tally {
     pub bytes: u64,
     /// Chunks listed.
     pub chunks: u64,
-    /// Chunks that would do.
+    /// The fewest chunks that would be enough.
     pub fewest: u64,
     /// Joins left unmerged where that is allowed, by the axes in which their two bytes differ.
     pub stitches: BTreeMap<String, u64>,
@@ -62,13 +62,13 @@ impl Tally {
         }
     }
 
-    /// Joins left unmerged.
+    /// Returns joins left unmerged.
     pub fn unmerged(&self) -> u64 {
         self.chunks - self.fewest
     }
 }
 
-/// The fewest chunks that a route can consist of, by destination address.
+/// Returns the fewest chunks that a route can consist of, by destination address.
 pub fn fewest(route: &Route) -> Vec<Chunk> {
     let mut chunks = Vec::<Chunk>::new();
     for (dst, src) in route.map() {
@@ -176,8 +176,8 @@ struct Joins {
     coordinates: [Vec<Coordinates>; 2],
 }
 
-/// Which axes differ, and which of them is held; and whether states count from the start of their
-/// block rather than of their segment.
+/// The axes that differ, the axis that is held, and whether states count from the start of their block rather than of
+/// their segment.
 type Slicing = ([bool; AXES.len()], usize, bool);
 
 /// One iteration of a loop.
@@ -265,7 +265,7 @@ impl Joins {
     }
 }
 
-/// The coordinates that all bytes of a slice share; the free ones are zero.
+/// Returns the coordinates that all bytes of a slice share; the free ones are zero.
 fn key(coordinates: &Coordinates, (differ, held, _): &Slicing) -> Coordinates {
     std::array::from_fn(|axis| match differ[axis] && axis != *held {
         true => 0,

@@ -63,7 +63,7 @@ impl Side {
         })
     }
 
-    /// The blocks of a request: those of neighbouring requests are disjoint, so that what arrives late
+    /// Returns the blocks of a request: those of neighbouring requests are disjoint, so that what arrives late
     /// for one shows while the next is checked.
     pub fn tables(self, request: u64) -> Tables {
         let count = self.blocks_of_a_request();
@@ -83,7 +83,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Memory for all ranks, full of canaries.
+    /// Makes memory for all ranks, full of canaries.
     pub fn new(side: Side) -> Self {
         Self::on(side, None)
     }
@@ -199,7 +199,7 @@ fn bytes_of(side: Side) -> BTreeMap<Rank, u64> {
     ranks.collect()
 }
 
-/// The place of a word in the memory of a side, in one number that is not 0.
+/// Returns the place of a word in the memory of a side, in one number that is not 0.
 fn label(rank: Rank, index: u64) -> u64 {
     (u64::from(rank.0) + 1) << 40 | index
 }
@@ -281,12 +281,12 @@ pub fn content_of(request: u64) -> ContentDigest {
     Content::first(TOKENS, &tokens).unwrap().digest()
 }
 
-/// The lease set of a request.
+/// Returns the lease set of a request.
 pub fn set_of(request: u64) -> LeaseSetId {
     LeaseSetId((u128::from(mix(request)) << 64 | u128::from(request)).to_le_bytes())
 }
 
-/// A lease of one rank's blocks of a request, which ends by itself after a second and a half.
+/// Returns a lease of one rank's blocks of a request, which ends by itself after a second and a half.
 pub fn lease_of(side: Side, rank: Rank, request: u64) -> LeaseRequest {
     let tables = side.tables(request);
     let mut lease = LeaseRequest::new(set_of(request), rank, tables, content_of(request), TOKENS);
@@ -304,15 +304,14 @@ pub async fn open(owner: &Agent, direction: Direction, request: LeaseRequest) ->
     opened.unwrap()
 }
 
-/// A transfer of a request into or out of the blocks of `side`: over the network only, for two requests
-/// Checks that all leases end so.
+/// Checks that all leases end in this way.
 pub async fn all_end(leases: impl IntoIterator<Item = Lease>, end: LeaseEnd) {
     for lease in leases {
         assert_eq!(lease.ended().await.unwrap().end, end);
     }
 }
 
-/// out of four.
+/// Returns a transfer of a request into or out of the blocks of `side`. Two requests out of four use only the network.
 pub fn transfer_of(side: Side, ranks: &[Rank], ticket: Ticket, request: u64) -> PullRequest {
     let tables = side.tables(request);
     let ranks = ranks.iter().copied();
@@ -324,7 +323,7 @@ pub fn transfer_of(side: Side, ranks: &[Rank], ticket: Ticket, request: u64) -> 
     pull
 }
 
-/// The push of what such a pull would move, of blocks that are prefilled.
+/// Returns the push of what such a pull would move, of blocks that are prefilled.
 pub fn pushed(pull: PullRequest) -> PushRequest {
     let PullRequest { ticket, ranks, tables, request, content, paths, timeout, keep_leases, after, keeper, .. } = pull;
     let prefilled = true;
@@ -353,7 +352,7 @@ pub fn claims_of(
     }
 }
 
-/// A ticket for what one agent holds of a request.
+/// Returns a ticket for what one agent holds of a request.
 pub fn ticket_of(owner: &Agent, request: u64, direction: Direction) -> Ticket {
     let ranks = owner.deployment().ranks();
     let claims = claims_of(
@@ -371,7 +370,7 @@ pub fn mint(key: &TicketKey, claims: &Claims) -> Ticket {
     Ticket::mint(key, claims).unwrap()
 }
 
-/// Settings with little patience: what takes seconds elsewhere takes a fraction of one.
+/// Returns settings with short time limits, a fraction of a second instead of seconds.
 pub fn impatient() -> AgentOptions {
     let ms = Duration::from_millis;
     let mut options = AgentOptions::default();

@@ -15,8 +15,8 @@ use crate::planner::{Planner, RouteChunks};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bound;
 
-/// A gather and a scatter, each bound to one side's tables, put together byte by byte. What comes out
-/// shows where every byte goes, and nothing about chunks: each is one byte long.
+/// A gather and a scatter, each bound to one side's tables, joined byte by byte. The result shows where every byte goes,
+/// and nothing about chunks: each has one byte.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Streamed {
     /// Whether streams carry one layer after another.
@@ -144,7 +144,7 @@ pub fn compile(
     Plan::compile(&from, &to, &request).map_err(|e| format!("compile: {e}"))
 }
 
-/// A deployment from its document.
+/// Returns a deployment from its document.
 pub fn deployment(document: &Value) -> Result<Deployment, String> {
     let value = serde_json::from_value(document.clone()).map_err(|e| e.to_string())?;
     Deployment::from_value(&value).map_err(|e| e.to_string())
@@ -164,7 +164,7 @@ pub fn tables(plan: &Plan, request: &Request) -> (Tables, Tables) {
     (side(&request.src_blocks), side(&request.dst_blocks))
 }
 
-/// The memory address of each byte of a stream.
+/// Returns the memory address of each byte of a stream.
 fn in_stream(program: &plan::program::StreamProgram) -> Result<Vec<Address>, String> {
     let mut places = vec![None; program.bytes() as usize];
     let mut fault = None;

@@ -80,7 +80,7 @@ impl Driver {
         Self(Arc::new(unsafe { Library::new(path) }.unwrap()))
     }
 
-    /// The fake, if it is that.
+    /// Returns the fake, if it is that.
     pub fn fake(&self) -> Option<Fake> {
         self.has("fake_cuda_live").then(|| Fake(self.clone()))
     }
@@ -91,13 +91,13 @@ impl Driver {
         unsafe { self.0.get::<*const c_void>(name) }.is_ok()
     }
 
-    /// A function of the driver, to be compared.
+    /// Returns a function of the driver, to be compared.
     pub fn address(&self, name: &str) -> *const c_void {
         // SAFETY: nobody calls it by this type.
         unsafe { self.function(name) }
     }
 
-    /// A function of the driver, as an engine would call it.
+    /// Returns a function of the driver, as an engine would call it.
     ///
     /// # Safety
     /// It is of that type.
@@ -150,7 +150,7 @@ impl Fake {
         self.fail(name, 1, u32::MAX - 1);
     }
 
-    /// The functions of the driver that this crate's device room calls, as it lists them itself.
+    /// Returns the functions of the driver that this crate's device room calls, as it lists them itself.
     pub fn functions() -> Vec<&'static str> {
         let source = include_str!("../../crates/cuda/src/driver.rs");
         let (_, list) = source.split_once("\nfunctions! {").unwrap();
@@ -271,7 +271,7 @@ pub fn without(library: &Path, symbols: &[&str]) -> (TempDir, PathBuf) {
     (folder, file)
 }
 
-/// A library of the driver's name without anything in it; `None` where there is no C compiler.
+/// Returns a library of the driver's name without anything in it; `None` where there is no C compiler.
 pub fn empty() -> Option<(TempDir, PathBuf)> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("libcuda.so.1");
@@ -376,7 +376,7 @@ impl<'a> Engine<'a> {
         pinned
     }
 
-    /// Managed memory.
+    /// Returns managed memory.
     pub fn managed(&self, len: usize) -> u64 {
         self.enter();
         let mut start = 0;
@@ -421,7 +421,7 @@ impl<'a> Engine<'a> {
         driver!(self.driver, cuStreamSynchronize(self.stream => Handle));
     }
 
-    /// A kernel of these sources.
+    /// Returns a kernel of these sources.
     fn kernel(&self, image: &str, name: &CStr) -> Handle {
         let (mut module, mut kernel): (Handle, Handle) = (ptr::null_mut(), ptr::null_mut());
         let image = CString::new(image).unwrap();

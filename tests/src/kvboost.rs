@@ -12,7 +12,7 @@ use serde_json::Value;
 /// The number of cases of some files that agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreement {
-    /// Cases that came out as recorded, bit for bit.
+    /// The number of cases that came out as recorded, bit for bit.
     pub agree: u64,
     /// Cases in all.
     pub of: u64,

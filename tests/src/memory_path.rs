@@ -45,13 +45,13 @@ pub struct InMemory {
 }
 
 impl InMemory {
-    /// A path that fails so.
+    /// Makes a path with these faults.
     pub fn with(faults: Faults) -> Self {
         Self { faults, ..Self::default() }
     }
 }
 
-/// A piece of a stream: its number, and bytes; none at its end.
+/// The number and the bytes of a piece. The last one is empty.
 type Piece = (u64, Vec<u8>);
 
 impl Provider for InMemory {

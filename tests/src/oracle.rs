@@ -24,19 +24,19 @@ pub type Fault = String;
 /// A byte's place in the memory of one rank and group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
-    /// 0 where the group lies in one allocation, the layer slot where each layer has its own.
+    /// 0 if the group is in one allocation; the layer slot if each layer has its own.
     pub allocation: u64,
     /// Byte offset inside the allocation.
     pub offset: u64,
 }
 
 impl Address {
-    /// The address of the next byte.
+    /// Makes the address of the next byte.
     pub fn next(self) -> Self {
         Self { offset: self.offset + 1, ..self }
     }
 
-    /// The address of the byte before, if the allocation has one.
+    /// Makes the address of the byte before, if the allocation has one.
     pub fn previous(self) -> Option<Self> {
         Some(Self { offset: self.offset.checked_sub(1)?, ..self })
     }
@@ -98,7 +98,7 @@ pub fn allocations(document: &Value, rank: u64, group: &str) -> Result<(u64, u64
     })
 }
 
-/// Bytes from one block to the next, or from one layer to the next, of one group: the largest of
+/// Returns bytes from one block to the next, or from one layer to the next, of one group: the largest of
 /// all ranks, or of those of a pipeline stage. `None` where the axis has no stride of its own: a layer that is an allocation, or
 /// an axis inside a bracket.
 pub fn stride(document: &Value, group: &str, stage: Option<u64>, axis: char) -> Result<Option<u64>, Fault> {

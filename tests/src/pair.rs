@@ -18,7 +18,7 @@ use transload_transfer::{
     Ticket,
 };
 
-/// A deployment of one group with 4 heads: its TP size, block size and order.
+/// Returns a deployment of one group with 4 heads: its TP size, block size and order.
 pub fn deployment(tp: u32, block: u32, order: &str) -> Deployment {
     of_layers(4, 16, (tp, block, order))
 }
@@ -37,7 +37,7 @@ fn of_layers(layers: u32, head_dim: u32, (tp, block, order): (u32, u32, &str)) -
         .unwrap()
 }
 
-/// Memory for each rank of a deployment.
+/// Returns memory for each rank of a deployment.
 pub fn memories(deployment: &Deployment) -> Vec<Memory> {
     let ranks = deployment.ranks().map(|rank| {
         let (_, stage) = deployment.split_rank(rank);
@@ -68,7 +68,7 @@ pub fn contents(memory: &Memory) -> Vec<u8> {
     bytes
 }
 
-/// A further path; and the GPUs that the caches are on, one rank after the other, with what transfers may do there.
+/// An additional path, the GPUs that have the caches, by rank, and the access of transfers to these.
 type Extras<'a> = (Option<InMemory>, (&'a [&'a Gpu], Access));
 
 /// The caches are in memory of the host.
@@ -87,7 +87,7 @@ pub struct Side {
 }
 
 impl Side {
-    /// An agent with memory for all ranks, filled by seeds from 1 on. `step` scatters its blocks.
+    /// Makes an agent with memory for all ranks, filled by seeds from 1 on. `step` scatters its blocks.
     pub fn new(identity: Identity, deployment: Deployment, step: u32, options: AgentOptions) -> Self {
         let further = further_path();
         Self::with(identity, deployment, step, options, (further, ON_HOST))
@@ -123,7 +123,7 @@ impl Side {
     }
 }
 
-/// The path in memory, if all agents of the tests are to have it: `TRANSLOAD_TEST_PATH=memory`. Where transfers may take any
+/// Returns the path in memory, if all agents of the tests are to have it: `TRANSLOAD_TEST_PATH=memory`. Where transfers may take any
 /// path, they take that.
 fn further_path() -> Option<InMemory> {
     static SHARED: OnceLock<InMemory> = OnceLock::new();
@@ -155,22 +155,22 @@ impl Default for Pair {
 }
 
 impl Pair {
-    /// A pair whose source and destination have these roles.
+    /// Makes a pair whose source and destination have these roles.
     pub fn with_roles(roles: [Roles; 2]) -> Self {
         Self::make(roles, Default::default())
     }
 
-    /// A pair of agents with these settings.
+    /// Makes a pair of agents with these settings.
     pub fn with_options(options: AgentOptions) -> Self {
         Self::with_each_options([options.clone(), options])
     }
 
-    /// A pair whose source and destination have these settings.
+    /// Makes a pair whose source and destination have these settings.
     pub fn with_each_options(options: [AgentOptions; 2]) -> Self {
         Self::make([Roles::all(); 2], options)
     }
 
-    /// A pair of other deployments.
+    /// Makes a pair of other deployments.
     pub fn of(deployments: [Deployment; 2]) -> Self {
         Self::between(deployments, [Roles::all(); 2], Default::default())
     }
@@ -188,7 +188,7 @@ impl Pair {
         Self::all(deployments, roles, Default::default(), extras)
     }
 
-    /// A pair whose source and destination have their caches on a GPU, or not.
+    /// Makes a pair whose source and destination have their caches on a GPU, or not.
     pub fn on_gpus(gpus: [Option<&Gpu>; 2]) -> Self {
         Self::on_gpus_with(gpus, Access::ReadWrite)
     }
@@ -258,7 +258,7 @@ impl Pair {
         }
     }
 
-    /// A ticket for all ranks of one side.
+    /// Returns a ticket for all ranks of one side.
     pub fn ticket(&self, owner: &Side, set: LeaseSetId, direction: Direction) -> Ticket {
         let agent = &owner.agent;
         let claims = Claims {
@@ -291,13 +291,13 @@ impl Pair {
         leases
     }
 
-    /// The push of all ranks of the source.
+    /// Returns the push of all ranks of the source.
     pub fn push_request(&self, ticket: Ticket) -> PushRequest {
         let ranks = (0..self.src.memories.len() as u32).map(Rank);
         PushRequest::new(ticket, ranks, self.src.tables.clone(), self.content, self.tokens)
     }
 
-    /// The pull of all ranks of one side.
+    /// Returns the pull of all ranks of one side.
     pub fn request(&self, ticket: Ticket, mine: &Side) -> PullRequest {
         let ranks = (0..mine.memories.len() as u32).map(Rank);
         PullRequest::new(ticket, ranks, mine.tables.clone(), self.content, self.tokens)
@@ -343,7 +343,7 @@ pub fn copy_all<'a>(from: impl Into<Place<'a>>, to: impl Into<Place<'a>>, len: u
     device::copy(&whole(len), from, to, &CopyOptions::default()).unwrap();
 }
 
-/// Memory of a GPU that holds what a memory of the host does.
+/// Returns memory of a GPU that holds what a memory of the host does.
 pub fn upload(gpu: &Gpu, memory: &Memory, access: Access) -> DeviceMemory {
     let len = memory.bytes();
     let device = DeviceMemory::allocate(gpu, &[len as usize]).unwrap();
@@ -356,7 +356,7 @@ pub fn upload(gpu: &Gpu, memory: &Memory, access: Access) -> DeviceMemory {
     }
 }
 
-/// Memory of the host that holds what a memory of a GPU does.
+/// Returns memory of the host that holds what a memory of a GPU does.
 pub fn download(device: &DeviceMemory) -> Memory {
     let (_, len) = device.allocation(0).unwrap();
     let memory = Memory::allocate(&[len as usize]).unwrap();

@@ -14,7 +14,7 @@ pub struct RouteChunks {
     pub dst_rank: u64,
     /// The group's name.
     pub group: String,
-    /// Bound to the request's block tables.
+    /// The chunks for the request's block tables.
     pub chunks: Vec<Chunk>,
 }
 

@@ -52,7 +52,7 @@ impl Other {
         Self { child, input, lines, reader: Some(reader) }
     }
 
-    /// Says a line to it. Nothing where it is dead.
+    /// Sends a line to the process, unless it is dead.
     pub fn say(&mut self, line: &str) {
         if let Some(input) = &mut self.input {
             // It may die at any time; its silence will tell.
@@ -60,7 +60,7 @@ impl Other {
         }
     }
 
-    /// The next line that it says; `None` once it is dead.
+    /// Returns the next line that it says; `None` once it is dead.
     pub async fn hear(&mut self) -> Option<String> {
         let patience = Duration::from_secs(60);
         let line = tokio::time::timeout(patience, self.lines.recv()).await;
@@ -72,7 +72,7 @@ impl Other {
         self.child.id()
     }
 
-    /// `kill -9`, now.
+    /// Kills the process with `kill -9`.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
     }
@@ -94,12 +94,12 @@ impl Drop for Other {
     }
 }
 
-/// Says a line to the process that has started this one.
+/// Sends a line to the process that started this one.
 pub fn say(line: &str) {
     println!("{MARK}{line}");
 }
 
-/// The lines that the process that has started this one says. They end when it wants no more, or is
+/// Returns the lines that the process that has started this one says. They end when it wants no more, or is
 /// dead.
 pub fn heard() -> mpsc::UnboundedReceiver<String> {
     let (sender, lines) = mpsc::unbounded_channel();
@@ -154,7 +154,7 @@ impl Belongings {
     }
 }
 
-/// Memory that this process has in use, in KiB.
+/// Returns memory that this process has in use, in KiB.
 pub fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
@@ -173,13 +173,13 @@ pub fn alone() -> MutexGuard<'static, ()> {
 pub struct Chance(pub u64);
 
 impl Chance {
-    /// The next number.
+    /// Returns the next number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mix(self.0)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.draw() % bound
     }

@@ -18,7 +18,7 @@ use transload_transfer::{
 /// The sides that have their caches on the GPU.
 const WHERE: [[bool; 2]; 3] = [[true, true], [true, false], [false, true]];
 
-/// The paths between them.
+/// Returns the paths between them.
 fn paths_of(on: [bool; 2]) -> Vec<Path> {
     match on {
         [true, true] => vec![Path::QUIC, Path::RING, Path::DEVICE],
@@ -131,7 +131,7 @@ fn bytes_are_taken_while_others_cross_the_bus() {
     });
 }
 
-/// Pulls, and says which paths were taken, after how many attempts at most.
+/// Pulls, and returns the paths that were used, after this many attempts at most.
 async fn pull(pair: &Pair, set: u8, allowed: PathSet) -> Result<(PathSet, u32), TransferError> {
     let set = LeaseSetId([set; 16]);
     let _leases = pair.leases(&pair.src, set, false).await;
@@ -259,7 +259,7 @@ fn pushes_reach_every_byte_from_and_to_a_gpu() {
     });
 }
 
-/// Blocks that an engine still computes, and blocks that it still reads, on the GPU: it has submitted that, and does it later.
+/// An engine that has submitted the computing of blocks, and the reading of others, to the GPU, which does both later.
 struct Busy<'a> {
     engine: Engine<'a>,
     gpu: &'a Gpu,
@@ -350,7 +350,7 @@ fn nothing_is_touched_before_its_mark() {
     });
 }
 
-/// A mark that never comes holds up its own lease and pull only, and both end by their own time.
+/// A mark that is never reached delays only its own lease and pull, and both end at their time limits.
 #[test]
 fn a_mark_that_never_comes_ends_with_its_lease() {
     run("a_mark_that_never_comes_ends_with_its_lease", &[], |fake| {

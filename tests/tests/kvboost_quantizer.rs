@@ -1,4 +1,4 @@
-//! KVBoost's quantizer, bit for bit, on what the real one recorded.
+//! Compares our quantizer with recordings of KVBoost's, bit for bit.
 
 use serde_json::Value;
 use transload_tests::kvboost::quantizer;

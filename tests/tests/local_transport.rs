@@ -12,7 +12,7 @@ use transload_transfer::internal::ring::{self, Doorbell, random_token};
 use transload_transfer::internal::staging::{Consumer, Producer, RingError, RingShape};
 use transload_transfer::wire::internal::ring::{SocketName, Token};
 
-/// Far more than anything here takes; a test that hangs fails by it.
+/// A time limit far above what anything here takes, so that a test that hangs fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One end of a ring.
@@ -294,7 +294,7 @@ impl Other {
         Self(child)
     }
 
-    /// SIGKILL, after a while.
+    /// Kills the process with SIGKILL, after a while.
     fn die_in(self, delay: Duration) -> tokio::task::JoinHandle<()> {
         tokio::task::spawn_blocking(move || {
             std::thread::sleep(delay);
@@ -335,7 +335,7 @@ struct SharedMap {
     len: u64,
 }
 
-/// The mappings of this process that are rings.
+/// Returns the mappings of this process that are rings.
 fn shared_maps() -> Vec<SharedMap> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let ours = maps.lines().filter(|l| l.contains("memfd:transload"));
@@ -362,7 +362,7 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// Descriptors are counted here, so the tests of this file take turns.
+/// Locks the tests of this file, which take turns because descriptors are counted.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)

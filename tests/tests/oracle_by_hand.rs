@@ -7,7 +7,7 @@ use transload_tests::chunks::{self, Chunk};
 use transload_tests::oracle::{self, Address, Name, Request, Route, Side};
 use transload_tests::planner::Demand;
 
-/// A deployment of one group on one rank, with keys of the group put over the defaults.
+/// Returns a deployment of one group on one rank, with keys of the group put over the defaults.
 fn one(spec: Value, group: Value) -> Value {
     deployment(json!([spec]), group, json!({}))
 }
@@ -24,7 +24,7 @@ fn attention(heads: u64, k: u64, v: u64, dtype: &str) -> Value {
     json!({"kind": "attention", "heads": heads, "head_dim": k, "v_head_dim": v, "dtype": dtype})
 }
 
-/// Address of byte 0 of (layer, block, state, spec, component, unit, i, j) on a rank.
+/// Returns address of byte 0 of (layer, block, state, spec, component, unit, i, j) on a rank.
 fn at(document: &Value, rank: u64, [layer, block, state]: [u64; 3], rest: [u64; 5]) -> Address {
     let side = Side::read(document).unwrap();
     let group = side.group("g").unwrap();
@@ -362,7 +362,7 @@ fn scattered(blocks: u64) -> Vec<u64> {
     (0..blocks).step_by(2).chain((1..blocks).step_by(2)).collect()
 }
 
-/// The canonical case with a state and head of 1 byte where it has 512; nothing else is scaled. One
+/// Returns the canonical case with a state and head of 1 byte where it has 512; nothing else is scaled. One
 /// decode rank's chunks, and the length of each.
 fn canonical(from: (u64, u64, &str), to: (u64, u64, &str)) -> (usize, u64) {
     let side = |(tp, block_size, order): (u64, u64, &str)| {

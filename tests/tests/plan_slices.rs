@@ -101,7 +101,7 @@ fn bytes(chunks: &[(u64, u64, u64)]) -> BTreeSet<(u64, u64)> {
     chunks.iter().flat_map(each).collect()
 }
 
-/// The parts of two ranks' caches that both hold, of the layers that both hold.
+/// Returns the parts of two ranks' caches that both hold, of the layers that both hold.
 fn slices(
     (src, src_rank): (&Deployment, Rank),
     (dst, dst_rank): (&Deployment, Rank),
@@ -139,7 +139,7 @@ fn slices(
     Ok((slice(&reads, Side::Source, src_tp, dst, dst_tp)?, slice(&writes, Side::Destination, dst_tp, src, src_tp)?))
 }
 
-/// Chunks by destination, those that follow one another on both sides joined.
+/// Returns chunks by destination, joined where they follow one another on both sides.
 fn joined(program: &Program) -> Vec<(u64, u64, u64)> {
     let mut chunks = Vec::new();
     program.for_each_chunk(|src, dst, len| chunks.push((dst, src, len)));

@@ -51,7 +51,7 @@ fn ticket(ranks: u16, audience: Option<Audience>) -> Ticket {
     Ticket::mint(&TicketKey::new(&ticket_check::SECRET), &claims(ranks, audience)).unwrap()
 }
 
-/// The claims as they lie in a ticket, without prefix and MAC.
+/// Returns the claims as they lie in a ticket, without prefix and MAC.
 fn unsealed(ticket: &Ticket) -> Vec<u8> {
     let value = |c: u8| match c {
         b'A'..=b'Z' => c - b'A',

@@ -11,7 +11,7 @@ use transload_transfer::internal::quic::{
 };
 use transload_transfer::{AgentId, Authority, QuicOptions, Roles};
 
-/// Far more than anything here takes; a test that hangs fails by it.
+/// A time limit far above what anything here takes, so that a test that hangs fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two agents, a control connection between them, and as many lanes as both have.
@@ -21,7 +21,7 @@ struct Connected {
     lanes: Vec<[Lane; 2]>,
 }
 
-/// Who is at the other end: the one agent of its service.
+/// Returns the id of the agent at the other end, the only one of its service.
 fn id(connection: &ControlConnection) -> AgentId {
     AgentId::from(&connection.peer().service)
 }
@@ -51,7 +51,7 @@ fn packets_of(bytes: u16) -> QuicOptions {
     QuicOptions { lanes: 1, udp_payload: Some(bytes), ..QuicOptions::default() }
 }
 
-/// Bytes that differ from place to place and from seed to seed.
+/// Returns bytes that differ from place to place and from seed to seed.
 fn contents(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ seed) as u8).collect()
 }

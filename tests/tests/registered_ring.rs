@@ -25,7 +25,7 @@ const SET: LeaseSetId = LeaseSetId([1; 16]);
 /// The driver's error for memory that it cannot register.
 const NOT_SUPPORTED: u32 = 801;
 
-/// Far more than anything here takes.
+/// A time limit far above what anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn pair(gpu: &Gpu, [src, dst]: [bool; 2]) -> Pair {
@@ -133,7 +133,7 @@ fn rings_that_a_driver_refuses_work_all_the_same() {
     });
 }
 
-/// The bytes of each ring that this process has mapped.
+/// Returns the bytes of each ring that this process has mapped.
 fn mapped_rings() -> Vec<u64> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let rings = maps.lines().filter(|map| map.contains("memfd:transload-ring"));
@@ -173,7 +173,7 @@ fn a_ring_that_stays_registered_stays_mapped() {
 
 const TWO_GPUS: (&str, &str) = ("FAKE_CUDA_DEVICES", "2");
 
-/// The pull of some ranks of the destination.
+/// Returns the pull of some ranks of the destination.
 fn request_of(pair: &Pair, set: LeaseSetId, ranks: [u32; 2]) -> PullRequest {
     let mut request = request(pair, set);
     request.ranks = ranks.map(Rank).into();
@@ -202,7 +202,7 @@ fn ranks_on_two_gpus_share_a_ring() {
     });
 }
 
-/// A GPU that is lost leaves the ring to the other one, also where the ring was registered with its driver's context.
+/// If one GPU is lost, the other one keeps using the ring, even if the ring was registered with the lost GPU's context.
 #[test]
 fn a_lost_gpu_leaves_a_shared_ring_to_the_other() {
     const NAME: &str = "a_lost_gpu_leaves_a_shared_ring_to_the_other";
@@ -347,7 +347,7 @@ fn pushes_reach_every_byte() {
     });
 }
 
-/// Operations that take long enough for what comes between them.
+/// Makes operations slow enough for other events to happen during them.
 const SLOW: &[(&str, &str)] = &[("FAKE_CUDA_DELAY_US", "3000")];
 
 /// The destination goes while the copy engine writes to its ring: the source's blocks are held until that is over, and so is
@@ -411,7 +411,7 @@ fn a_peer_releases_no_slot() {
     });
 }
 
-/// Gives a pull up, which is over when the GPU has gone on.
+/// Cancels a pull, which ends once the GPU continues.
 async fn is_cancelled(fake: &Fake, pull: Transfer) {
     // It may have failed already.
     let _ = pull.cancel().await;

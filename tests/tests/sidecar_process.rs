@@ -25,8 +25,8 @@ fn other_process() {
 const FIRST: &str = "data: {\"choices\":[{\"text\":\"one\"}]}\n\n";
 const LAST: &str = "data: [DONE]\n\n";
 
-/// A server of a model: it answers each `POST` with one event at once, and with another one and the end when it holds its answers no
-/// more.
+/// Starts a model server. It answers each `POST` with one event at once, and with a second one and the end when it no
+/// longer holds its answers.
 fn server() -> Fake {
     let server = Fake::answering(|_, request| {
         if !request.first.starts_with("POST") {
@@ -41,12 +41,12 @@ fn server() -> Fake {
     server
 }
 
-/// The requests that a server has seen whose line begins so.
+/// Returns the requests that a server has seen whose first line begins with this text.
 fn seen(server: &Fake, begin: &str) -> Vec<Message> {
     server.seen().into_iter().filter(|request| request.first.starts_with(begin)).collect()
 }
 
-/// A client that has had the first event of a stream.
+/// Starts a streaming request, and returns its client after the first event.
 async fn streaming(address: SocketAddr) -> Client {
     let mut client = Client::connect(address).await;
     let body = r#"{"model":"m","prompt":"a","stream":true}"#;
@@ -184,7 +184,7 @@ impl Certificates {
     }
 }
 
-/// The status that a client gets that trusts this certificate alone; `None` where it is shown another one.
+/// Returns the status that a client gets that trusts only this certificate; `None` if the server shows another one.
 async fn get_over_tls(address: SocketAddr, trusted: &CertificateDer<'static>) -> Option<u16> {
     let mut roots = RootCertStore::empty();
     roots.add(trusted.clone()).unwrap();
@@ -251,7 +251,7 @@ async fn options_that_mean_nothing_are_said_once() {
     assert_eq!(said.matches(line).count(), 1, "{said}");
 }
 
-/// The state of the server of this role, as `/status` has it; null where it knows none.
+/// Returns the state of the server of this role, as `/status` has it; null where it knows none.
 async fn state(admin: SocketAddr, role: &str) -> serde_json::Value {
     let status = get(admin, "/status").await.json();
     let servers = status["servers"].as_array().unwrap();

@@ -7,7 +7,7 @@ use transload_layout::{Axis, ComponentView};
 /// The extents of what the model computes for the prompt: keys and values, layers, tokens, heads, channels.
 const MODEL: [usize; 5] = [2, 4, 40, 4, 64];
 
-/// The prompt's tokens.
+/// Returns the prompt's tokens.
 pub fn prompt() -> Vec<u32> {
     (1000..1040).collect()
 }

@@ -179,7 +179,7 @@ impl Etcd {
         if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
     }
 
-    /// The revision of the last change.
+    /// Returns the revision of the last change.
     pub fn revision(&self) -> i64 {
         let said = self.ctl(&["get", "nothing", "-w", "json"]);
         let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");

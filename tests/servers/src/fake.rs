@@ -48,7 +48,7 @@ pub enum End {
 }
 
 impl Script {
-    /// A whole answer in JSON.
+    /// Makes a whole answer in JSON.
     pub fn json(status: u16, body: &str) -> Self {
         let length = body.len();
         let head =
@@ -125,7 +125,7 @@ impl Fake {
         Ok(Self { address, state, running: Some(running), _refusing: None })
     }
 
-    /// A port at which every connection is refused.
+    /// Makes a server that refuses every connection to its port.
     pub fn refusing(port: u16) -> io::Result<Self> {
         let socket = bind(port, false)?;
         Ok(Self { address: socket.local_addr()?, state: Arc::default(), running: None, _refusing: Some(socket) })
@@ -151,7 +151,7 @@ impl Fake {
         self.state.holds.send_replace(holds);
     }
 
-    /// The requests that it has seen.
+    /// Returns the requests that it has seen.
     pub fn seen(&self) -> Vec<Message> {
         self.state.seen().requests.clone()
     }
@@ -166,7 +166,7 @@ impl Fake {
         self.state.seen().left
     }
 
-    /// The requests that it was silent to for too long.
+    /// Returns the requests that it was silent to for too long.
     pub fn stuck(&self) -> Vec<String> {
         self.state.seen().stuck.clone()
     }
@@ -176,7 +176,7 @@ impl Fake {
         self.state.seen().answered
     }
 
-    /// The last request of each connection that is open.
+    /// Returns the last request of each connection that is open.
     pub fn open(&self) -> Vec<String> {
         self.state.seen().open.values().cloned().collect()
     }

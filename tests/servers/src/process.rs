@@ -58,7 +58,7 @@ impl Process {
         Self { child, lines, said: Vec::new() }
     }
 
-    /// The line that begins so, which it says now or has said.
+    /// Waits for a line of stderr that begins with this text, or finds it among earlier ones.
     pub async fn hear(&mut self, begin: &str) -> String {
         loop {
             if let Some(line) = self.said.iter().find(|line| line.starts_with(begin)) {

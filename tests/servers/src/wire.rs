@@ -58,12 +58,12 @@ impl Message {
         status.and_then(|status| status.parse().ok()).unwrap_or(0)
     }
 
-    /// The body as text.
+    /// Returns the body as text.
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).expect("a body of text")
     }
 
-    /// The body as JSON.
+    /// Returns the body as JSON.
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).expect("a body of JSON")
     }
@@ -183,7 +183,7 @@ fn wrong(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
 }
 
-/// A body in chunks, as it goes over the wire.
+/// Returns a body in chunks, as it goes over the wire.
 pub fn chunked<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, trailers: &[String]) -> Vec<u8> {
     let mut bytes: Vec<u8> = pieces.into_iter().flat_map(chunk).collect();
     bytes.extend(last_chunk(trailers));

@@ -16,7 +16,7 @@ pub(super) struct Model {
 pub(super) struct ModelGroup {
     pub(super) name: &'static str,
     pub(super) layers: Vec<u64>,
-    /// Documents of the specs, but for what a side may choose.
+    /// The documents of the specs, except for the fields that each side chooses.
     pub(super) specs: Vec<Value>,
 }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::Tape;
 
-/// An order for a group of one spec; `None` to leave it to the default.
+/// Returns an order for a group of one spec; `None` to leave it to the default.
 pub(super) fn order(tape: &mut Tape<'_>, spec: &Value) -> Option<Value> {
     match spec["kind"].as_str().unwrap_or_default() {
         "compressed" | "indexer" => {
@@ -41,7 +41,7 @@ pub(super) fn order(tape: &mut Tape<'_>, spec: &Value) -> Option<Value> {
     }
 }
 
-/// Orders that engines use.
+/// Returns orders that engines use.
 fn usual(tape: &mut Tape<'_>, even: bool) -> Value {
     let mut usual = vec!["LBHSC", "LBSHC", "BLSHC", "BHLSC", "LHBSC", "BLHNC", "LBH[DS,SD]", "L[BSHD,BSHD]"];
     if even {
@@ -69,7 +69,7 @@ fn sub_axes(tape: &mut Tape<'_>) -> Value {
     json!(axes.iter().collect::<String>())
 }
 
-/// Any number of shared outer axes, then an order for each of two components.
+/// Returns any number of shared outer axes, then an order for each of two components.
 fn bracket(tape: &mut Tape<'_>, headless: bool) -> Value {
     let state = tape.pick(&['S', 'N']);
     let mut axes = vec!['L', 'B', 'H', state];

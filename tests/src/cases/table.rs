@@ -9,7 +9,7 @@ use crate::oracle::{Group, Side};
 
 type Tables = BTreeMap<String, Vec<Option<u64>>>;
 
-/// Tables for some or all groups of a side.
+/// Returns tables for some or all groups of a side.
 pub(super) fn tables(tape: &mut Tape<'_>, document: &Value, start: u64, tokens: u64) -> Tables {
     let side = Side::read(document).expect("a document that reads");
     let mut tables = Tables::new();

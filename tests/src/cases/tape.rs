@@ -2,7 +2,7 @@
 
 use super::Reach;
 
-/// Numbers to make choices by; zeros where they end.
+/// Numbers that decide choices. Missing ones are zero.
 #[derive(Debug)]
 pub struct Tape<'a> {
     numbers: std::slice::Iter<'a, u16>,
@@ -16,12 +16,12 @@ impl<'a> Tape<'a> {
         Self { numbers: numbers.iter(), reach, disputed: Vec::new() }
     }
 
-    /// A number below `n`.
+    /// Returns a number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         u64::from(self.numbers.next().copied().unwrap_or(0)) % n
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub fn within(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }

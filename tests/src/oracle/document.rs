@@ -31,7 +31,7 @@ pub struct Group {
     pub block_size: u64,
     /// Blocks on every rank.
     pub num_blocks: u64,
-    /// Over how many ranks the tokens are dealt out; 1 where each rank has all.
+    /// The number of ranks that share the tokens of a sequence; 1 if each rank has all.
     pub dcp: u64,
     /// The number of consecutive tokens of a rank.
     pub interleave: u64,
@@ -96,19 +96,19 @@ impl Side {
         self.tp * self.stages.len() as u64
     }
 
-    /// The group of that name.
+    /// Returns the group of that name.
     pub fn group(&self, name: &str) -> Result<&Group, Fault> {
         self.groups.iter().find(|g| g.name == name).ok_or_else(|| format!("no group {name}"))
     }
 
-    /// The global ids of the layers of `group` on `rank`, ascending: slot i holds entry i.
+    /// Returns the global ids of the layers of `group` on `rank`, ascending: slot i holds entry i.
     pub fn layers_of(&self, rank: u64, group: &Group) -> Vec<u64> {
         let stage = &self.stages[(rank / self.tp) as usize];
         let here = group.layers.iter().copied();
         here.filter(|layer| stage.contains(layer)).collect()
     }
 
-    /// The units of `component` that `rank` holds.
+    /// Returns the units of `component` that `rank` holds.
     pub fn units_of(&self, rank: u64, component: &Component) -> Result<Range<u64>, Fault> {
         component.held_by(self.tp, rank % self.tp)
     }
@@ -213,7 +213,7 @@ impl Stated {
     }
 }
 
-/// Evenly and in order; left-over layers go one each to the ranks before the last, backwards.
+/// Splits layers evenly and in order. Each left-over layer goes to one of the ranks before the last, from back to front.
 fn even_split(layers: u64, pp: u64) -> Vec<u64> {
     let mut counts = vec![layers / pp; pp as usize];
     let left_over = (layers % pp) as usize;
@@ -238,7 +238,7 @@ fn layer_ids(text: &str) -> Result<Vec<u64>, Fault> {
     Ok(ids)
 }
 
-/// The number at `key`, if there is one.
+/// Returns the number at `key`, if there is one.
 pub(super) fn number(value: &Value, key: &str) -> Result<Option<u64>, Fault> {
     match value.get(key) {
         None => Ok(None),

@@ -30,7 +30,7 @@ struct Held {
 
 /// A stretch of memory.
 enum Layout {
-    /// `extent` times the same, `stride` bytes apart.
+    /// An axis of `extent` equal parts, `stride` bytes apart.
     Axis {
         axis: Axis,
         extent: u64,
@@ -113,12 +113,12 @@ impl Place {
         })
     }
 
-    /// Bytes that an allocation must have.
+    /// Returns bytes that an allocation must have.
     pub(super) fn size(&self) -> u64 {
         self.offset + self.layout.size()
     }
 
-    /// Bytes from one block (`B`) or layer (`L`) to the next.
+    /// Returns bytes from one block (`B`) or layer (`L`) to the next.
     pub(super) fn stride_of(&self, axis: char) -> Option<u64> {
         let wanted = if axis == 'B' { Axis::Block } else { Axis::Layer };
         let mut layout = &self.layout;
@@ -131,7 +131,7 @@ impl Place {
         }
     }
 
-    /// The address of one byte of state `state` of block `block`.
+    /// Returns the address of one byte of state `state` of block `block`.
     pub(super) fn address(&self, name: &Name, block: u64, state: u64) -> Result<Address, Fault> {
         let slot = self.layers.iter().position(|&l| l == name.layer);
         let slot = slot.ok_or_else(|| format!("layer {} is not here", name.layer))? as u64;

@@ -183,7 +183,7 @@ impl Spec {
         in_range && in_window && in_chunk
     }
 
-    /// The name of every byte of one layer and one state whose unit is in `units(component)`.
+    /// Returns the name of every byte of one layer and one state whose unit is in `units(component)`.
     pub(super) fn names(
         &self,
         spec: usize,
@@ -207,7 +207,7 @@ impl Spec {
 }
 
 impl Component {
-    /// The units that `rank` of `tp` holds.
+    /// Returns the units that `rank` of `tp` holds.
     pub fn held_by(&self, tp: u64, rank: u64) -> Result<Range<u64>, Fault> {
         let units = self.units;
         if units.is_multiple_of(tp) {
@@ -221,7 +221,7 @@ impl Component {
         }
     }
 
-    /// The ranks of `tp` that hold `unit`, ascending.
+    /// Returns the ranks of `tp` that hold `unit`, ascending.
     pub fn holders(&self, tp: u64, unit: u64) -> Result<Vec<u64>, Fault> {
         let mut ranks = Vec::new();
         for rank in 0..tp {

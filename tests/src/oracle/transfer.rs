@@ -55,7 +55,7 @@ pub struct Moved {
 }
 
 impl Route {
-    /// Destination address to source address: what must be written, and from where. Every other
+    /// Returns destination address to source address: what must be written, and from where. Every other
     /// byte of the destination must stay as it is.
     pub fn map(&self) -> BTreeMap<Address, Address> {
         self.bytes.iter().map(|m| (m.dst, m.src)).collect()
@@ -93,7 +93,7 @@ pub fn transfer_to(from: &Value, to: &Value, request: &Request, dst_rank: u64) -
     Ok(routes)
 }
 
-/// The bytes of one group that one destination rank receives, each with the rank that sends it.
+/// Returns the bytes of one group that one destination rank receives, each with the rank that sends it.
 fn received(
     from: &Side,
     src_group: &Group,
@@ -172,7 +172,7 @@ fn received(
     Ok(moves)
 }
 
-/// The ranks that send bytes of this unit to `dst_rank`: among the k ranks that hold it, the j-th of the m
+/// Returns the ranks that send bytes of this unit to `dst_rank`: among the k ranks that hold it, the j-th of the m
 /// destination ranks that need it reads from number floor(j * k / m), and where k is larger than m from
 /// all up to floor((j + 1) * k / m), that one left out. Where tokens are dealt out, only those source ranks hold it that
 /// have the token, and those destination ranks need it that have any token of theirs. Of c things in a row thing p then comes from
@@ -204,13 +204,13 @@ fn senders(
     Ok(replicas.iter().map(|rank| stage * from.tp + rank).collect())
 }
 
-/// The pairs of an owner at the source and one at the destination that have a token in common, if a sequence is long.
+/// Returns the pairs of an owner at the source and one at the destination that have a token in common, if a sequence is long.
 fn meeting(src: &Group, dst: &Group) -> BTreeSet<[u64; 2]> {
     let all = src.dcp * src.interleave * dst.dcp * dst.interleave;
     (0..all).map(|token| [src, dst].map(|group| token / group.interleave % group.dcp)).collect()
 }
 
-/// The layers of a group on the source stage that has a given one of them.
+/// Returns the layers of a group on the source stage that has a given one of them.
 fn source_layers(from: &Side, src_group: &Group, layer: u64) -> Result<Vec<u64>, Fault> {
     let stage = from.stages.iter().find(|stage| stage.contains(&layer));
     let stage = stage.ok_or_else(|| format!("no source rank has layer {layer}"))?;
@@ -230,7 +230,7 @@ fn blocks_outside(place: &Place, side: &Side, group: &Group, rank: u64, name: &N
     Ok(layer.allocation == start.allocation && layer < block)
 }
 
-/// The physical block at entry `index` of the group's table.
+/// Returns the physical block at entry `index` of the group's table.
 fn block_of(tables: &BTreeMap<String, Vec<Option<u64>>>, group: &Group, index: u64) -> Result<u64, Fault> {
     let Some(table) = tables.get(&group.name) else {
         return Ok(index);

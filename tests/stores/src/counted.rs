@@ -18,7 +18,7 @@ pub struct Counted<B> {
 }
 
 impl<B> Counted<B> {
-    /// Around `inner`, from zero.
+    /// Wraps `inner`, with all counts zero.
     pub fn new(inner: B) -> Self {
         let counts = Mutex::default();
         Self { inner, batch: None, counts }
@@ -29,7 +29,7 @@ impl<B> Counted<B> {
         Self { batch: Some(batch), ..Self::new(inner) }
     }
 
-    /// Calls of a kind, and values.
+    /// Returns the number of calls of a kind, and of their values.
     pub fn count(&self, call: Call) -> (usize, usize) {
         self.counts.lock().unwrap()[call as usize]
     }

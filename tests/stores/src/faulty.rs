@@ -50,13 +50,13 @@ impl Plan {
         Self::default()
     }
 
-    /// The `nth` call of this kind, from 1, goes wrong.
+    /// Makes the `nth` call of this kind, from 1, fail.
     pub fn with(mut self, call: Call, nth: u64, effect: Effect) -> Self {
         self.planned.push((call, nth, effect));
         self
     }
 
-    /// The `nth` call of this kind and all later ones go wrong.
+    /// Makes the `nth` call of this kind and all later ones fail.
     pub fn with_all_from(mut self, call: Call, nth: u64, effect: Effect) -> Self {
         self.from.push((call, nth, effect));
         self
@@ -92,7 +92,7 @@ struct State {
 }
 
 impl<B> Faulty<B> {
-    /// Around `inner`.
+    /// Wraps `inner`.
     pub fn new(inner: B, plan: Plan) -> Self {
         Self { inner, state: Mutex::new(State { plan, counts: [0; 6], failed: 0 }) }
     }
@@ -204,7 +204,7 @@ fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Batches are the trait's own: one call after the other, so that each can fail.
+/// Batches make one call after another, as the trait's defaults do, so that each can fail.
 impl<B: Backend> Backend for Faulty<B> {
     fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
         self.change(Call::PutChunk, || self.inner.put_chunk(hash, data))

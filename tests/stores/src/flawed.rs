@@ -21,7 +21,7 @@ pub enum Flaw {
     Silent,
 }
 
-/// A step of the removal of a manifest as the one that was read.
+/// A step in the removal of a manifest that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     LookUp,
@@ -33,14 +33,14 @@ pub enum Step {
 pub enum Meanwhile {
     /// Puts the same manifest again.
     Puts,
-    /// Mends all chunks.
+    /// Repairs all chunks.
     Mends,
-    /// Unplugs the store of the chunks.
+    /// Takes the store of the chunks offline.
     Silences,
 }
 
-/// A store in memory whose chunks and manifests a test damages. A damaged chunk that is put again is written once it was read, as our
-/// backends do.
+/// A store in memory whose chunks and manifests a test damages. A put repairs a damaged chunk only after the chunk was
+/// read, as in our backends.
 #[derive(Debug, Default)]
 pub struct Flawed {
     pub store: MemoryStore,
@@ -75,17 +75,17 @@ impl Flawed {
         self.state().flaws.insert(hash, (flaw, false));
     }
 
-    /// Mends all chunks.
+    /// Repairs all chunks.
     pub fn mend(&self) {
         self.state().flaws.clear();
     }
 
-    /// The chunks that were stored, in order.
+    /// Returns the chunks that were stored, in order.
     pub fn chunks(&self) -> Vec<ChunkHash> {
         self.state().chunks.clone()
     }
 
-    /// Finds from now on that this manifest is damaged.
+    /// Reports this manifest as damaged from now on.
     pub fn refuse(&self, name: ManifestName) {
         self.state().refused = Some(name);
     }

@@ -32,14 +32,14 @@ pub fn name(name: &str) -> ManifestName {
     ManifestName::new(name).unwrap()
 }
 
-/// Bytes that differ for each seed.
+/// Returns bytes that differ for each seed.
 pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
     blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut out);
     out
 }
 
-/// A folder in memory where that can be: nothing crashes there, and waiting for a disk takes most of the time.
+/// Returns a folder in memory, if possible: nothing crashes there, and waiting for a disk would take most of the time.
 pub fn quick_folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }

@@ -50,7 +50,7 @@ impl Server {
         panic!("redis-server does not start with {args:?}");
     }
 
-    /// Ends it at once, as a crash would.
+    /// Kills it at once, as a crash would.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -83,7 +83,7 @@ impl Drop for Server {
     }
 }
 
-/// Time limits that a slow machine keeps and a test that has to wait for one can afford.
+/// Returns time limits that a slow machine can meet, and that are short enough to wait for.
 pub fn quick() -> RedisOptions {
     let timeout = Duration::from_secs(20);
     RedisOptions { connect_timeout: timeout, timeout, ..RedisOptions::default() }

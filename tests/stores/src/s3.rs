@@ -45,7 +45,7 @@ impl Server {
         server
     }
 
-    /// moto's server, from `target/moto` where `./test` puts it.
+    /// Starts moto's server from `target/moto`, where `./test` installs it.
     pub fn moto() -> Option<Self> {
         let program = std::env::var_os("MOTO_SERVER").map_or_else(
             || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/moto/bin/moto_server"),
@@ -82,7 +82,7 @@ impl Server {
         self.raw_put("/bucket", b"")
     }
 
-    /// Puts an object past the store.
+    /// Puts an object directly, without the store.
     pub fn put(&self, key: &str, content: &[u8]) {
         match &self.run {
             Run::Moto(_) => assert!(self.raw_put(&format!("/bucket/{key}"), content)),
@@ -192,7 +192,7 @@ impl Server {
     }
 }
 
-/// An operation that a server does not know, and how often it was asked for.
+/// An operation that a server does not support, and a count of the requests for it.
 #[derive(Clone, Default)]
 struct Lacks {
     operation: Option<&'static str>,

@@ -14,7 +14,7 @@ use transload_transfer::{
 const LEASED: LeaseSetId = LeaseSetId([1; 16]);
 const OPENED: LeaseSetId = LeaseSetId([2; 16]);
 
-/// The pull of all ranks of the destination, into which the source shall push.
+/// Returns a pull of all ranks of the destination, with write leases for the source.
 fn request(pair: &Pair, leased: LeaseSetId, opened: LeaseSetId) -> PullRequest {
     let ticket = pair.ticket(&pair.src, leased, Direction::Pull);
     let mut request = pair.request(ticket, &pair.dst);
@@ -22,7 +22,7 @@ fn request(pair: &Pair, leased: LeaseSetId, opened: LeaseSetId) -> PullRequest {
     request
 }
 
-/// Leases of blocks that are still being computed, on all ranks of the source.
+/// Returns leases of blocks that are still being computed, on all ranks of the source.
 async fn unfinished(pair: &Pair) -> Vec<Lease> {
     let mut leases = Vec::new();
     for rank in [Rank(0), Rank(1)] {

@@ -1,4 +1,4 @@
-//! Stores that lose, change or invent things.
+//! Stores that lose, change or invent chunks and manifests.
 
 use std::sync::Arc;
 
@@ -137,7 +137,8 @@ fn a_root_that_is_saved_again_meanwhile_is_not_removed() {
     }
 }
 
-/// A store that cannot tell two puts apart loses a piece. If its root stayed, each load would fail and no save mend it.
+/// A store that cannot tell two puts apart loses a piece. The root must go, or each load would fail and no save would
+/// repair it.
 #[test]
 fn a_store_without_revisions_heals() {
     let tokens: Vec<u32> = (0..1024).collect();
@@ -171,7 +172,7 @@ fn a_store_without_revisions_heals() {
     }
 }
 
-/// A save that took longer than the grace period of a collection: its parts went, and maybe its pieces.
+/// A save takes longer than the grace period of a collection: its parts are removed, and perhaps its pieces.
 #[test]
 fn a_save_whose_part_was_collected_is_not_published() {
     let tokens: Vec<u32> = (0..256).collect();

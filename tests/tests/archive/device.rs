@@ -20,7 +20,7 @@ use crate::models::{attention, mamba, side};
 
 const TOKENS: u64 = 700;
 
-/// A hybrid on two ranks of two stages each, in small blocks.
+/// Returns a hybrid on two ranks of two stages each, in small blocks.
 fn here() -> Value {
     let heads = json!({"heads": 4, "head_dim": 16});
     let groups = [attention("attn", "0-3", heads), mamba("4-5", "DS")];
@@ -92,7 +92,7 @@ impl OnGpu {
         self.engine.bytes()
     }
 
-    /// The allocations on the GPU: where each begins, and what the host's copy of it holds.
+    /// Returns the allocations on the GPU: where each begins, and what the host's copy of it holds.
     fn allocations(&self) -> Vec<(u64, Vec<u8>)> {
         let hosts = self.engine.caches.iter().flatten();
         let mut all = Vec::new();
@@ -291,7 +291,7 @@ fn a_wait_for_a_mark_is_given_up() {
     });
 }
 
-/// Revoking does not wait for a GPU that has a copy under way, and nothing is written once the permission is quiet.
+/// Revoking a permission does not wait for a copy on the GPU, and nothing is written once the permission has ended.
 #[test]
 fn a_copy_under_way_is_not_waited_for() {
     const NAME: &str = "device::a_copy_under_way_is_not_waited_for";
@@ -333,7 +333,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// A lost device is an error of its own kind, before and behind which nothing is published.
+/// A lost device has its own kind of error, and nothing is published before or after it.
 #[test]
 fn a_lost_device_is_told() {
     run("device::a_lost_device_is_told", &[], |fake| {

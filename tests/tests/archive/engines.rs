@@ -28,7 +28,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// An engine full of canaries, with room for `tokens` tokens in shuffled blocks.
+    /// Makes an engine full of canaries, with room for `tokens` tokens in shuffled blocks.
     pub(crate) fn new(document: &Value, tokens: u64) -> Self {
         let mut document = document.clone();
         // Room for the request and some more, so that blocks can be anywhere.
@@ -74,7 +74,7 @@ impl Engine {
         Self { caches: caches.collect(), tables: Tables(tables.collect()), deployment, document }
     }
 
-    /// An engine that has computed `tokens` tokens: the same content for the same seed, however it lies, and the
+    /// Makes an engine that has computed `tokens` tokens: the same content for the same seed, however it lies, and the
     /// same in every replica.
     pub(crate) fn computed(document: &Value, tokens: u64, seed: u64) -> Self {
         let engine = Self::new(document, tokens);
@@ -133,8 +133,7 @@ impl Engine {
         }
     }
 
-    /// Saves on every rank, hands the parts over as bytes, and publishes. How many roots were written, and how
-    /// many bytes.
+    /// Saves on every rank, passes the parts as bytes, and publishes. Returns the numbers of roots and of bytes written.
     pub(crate) fn save(
         &self,
         archive: &Archive,
@@ -192,7 +191,7 @@ impl Engine {
         bytes.collect()
     }
 
-    /// The block of an entry of a group's table.
+    /// Returns the block of an entry of a group's table.
     pub(crate) fn block(&self, group: usize, entry: u64) -> u32 {
         let BlockTable::List(blocks) = &self.tables.0[group] else {
             panic!("the engine's tables are lists");
@@ -219,7 +218,7 @@ impl Engine {
     }
 }
 
-/// A deployment of a document that is known to be good.
+/// Returns a deployment of a document that is known to be good.
 pub(crate) fn deployment(document: &Value) -> Deployment {
     let value: document::Value = serde_json::from_value(document.clone()).unwrap();
     Deployment::from_value(&value).unwrap_or_else(|faults| panic!("{faults}\n{document:#}"))
@@ -247,15 +246,15 @@ fn attends_to_everything(document: &Value) -> Value {
     document
 }
 
-/// An archive of the model that a document describes.
+/// Returns an archive of the model that a document describes.
 pub(crate) fn archive(store: &Arc<dyn Backend>, document: &Value) -> Archive {
     let model =
         Model::new("a model", "its weights").with_engine(ComputedBy::new("an engine", "1.2.3"), Sharing::Version);
     Archive::new(store.clone(), model, &deployment(document)).unwrap()
 }
 
-/// Saves `tokens` tokens out of one deployment and restores them into another, and checks every byte, also
-/// those that must not change. Gives the tokens that were restored.
+/// Saves `tokens` tokens from one deployment, restores them into another, and checks every byte, including those that
+/// must not change. Returns the number of restored tokens.
 pub(crate) fn carry(store: &Arc<dyn Backend>, (from, to): (&Value, &Value), tokens: u64, start: u64) -> u64 {
     let ids: Vec<u32> = (0..tokens as u32).map(|i| i.wrapping_mul(2_654_435_761)).collect();
     let prompt = Prompt::new(&ids);

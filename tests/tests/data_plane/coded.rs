@@ -19,7 +19,7 @@ use crate::support::{
     runtime, soon,
 };
 
-/// Bytes that are numbers of a moderate size in f32, f16 and bf16 alike.
+/// Returns bytes that are numbers of a moderate size in f32, f16 and bf16 alike.
 fn numbers(number: usize, offset: usize) -> u8 {
     0x3c + content(number, offset) % 3
 }

@@ -13,7 +13,7 @@ use crate::support::{
     runtime, soon,
 };
 
-/// The failure of a ring that an error is.
+/// Returns the failure of a ring that an error is.
 fn by_ring(error: &SendError) -> Option<&RingError> {
     match error {
         SendError::Path(error) => error.downcast_ref(),

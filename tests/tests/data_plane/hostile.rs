@@ -19,7 +19,7 @@ struct Forged {
 }
 
 impl Forged {
-    /// A good one: `length` bytes of 7 at `offset`.
+    /// Makes a good one: `length` bytes of 7 at `offset`.
     fn of(pair: &Pair, transfer: &Transfer, offset: u64, length: u64) -> Self {
         let body = vec![7; length as usize];
         let trailer = StreamTrailer { length, crc: crc32c(&body) };

@@ -28,7 +28,7 @@ use transload_transfer::{
     AgentId, Authority, BlockTable, DataOptions, Memory, Plan, QuicOptions, Request, Roles, Tables,
 };
 
-/// Far more than anything here takes; a test that hangs fails by it.
+/// A time limit far above what anything here takes, so that a test that hangs fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Fails a test that hangs.
@@ -86,17 +86,17 @@ impl Pair {
         Self { source, destination, lanes: out, receiver, desk, _control: (ours, theirs) }
     }
 
-    /// Who the source is.
+    /// Returns the source's id.
     pub(crate) fn sender(&self) -> AgentId {
         "source".parse().unwrap()
     }
 
-    /// A lane to write what one likes on.
+    /// Returns a lane on which the test can write any bytes.
     pub(crate) fn lane(&self) -> &Lane {
         self.lanes[0].lane()
     }
 
-    /// Begins to send a route, nothing of which is open yet, to where it belongs.
+    /// Begins to send a route to its destination. None of its bytes may be read yet.
     pub(crate) fn begin(&self, from: RouteBytes, to: RouteBytes) -> Transfer {
         let transfer = self.desk.expect(from, to, self.lanes.len());
         self.lanes.iter().for_each(|lane| lane.carry(&transfer.out));
@@ -117,12 +117,12 @@ impl Wire {
         self.cut.store(true, Ordering::SeqCst);
     }
 
-    /// Bytes of the packets that it has carried.
+    /// Returns bytes of the packets that it has carried.
     pub(crate) fn carried(&self) -> u64 {
         self.carried.load(Ordering::SeqCst)
     }
 
-    /// An address that leads to another one.
+    /// Returns an address that leads to another one.
     async fn to(&self, there: SocketAddr) -> SocketAddr {
         let any = (Ipv4Addr::LOCALHOST, 0);
         let (near, far) = (UdpSocket::bind(any).await.unwrap(), UdpSocket::bind(any).await.unwrap());
@@ -229,7 +229,7 @@ impl Desk {
         Transfer { id, out, sending, landing, arriving }
     }
 
-    /// The nonce of a transfer that was announced.
+    /// Returns the nonce of a transfer that was announced.
     pub(crate) fn nonce(&self, id: TransferId) -> Nonce {
         self.inner.lock().unwrap().expected[&id].nonce
     }
@@ -308,7 +308,7 @@ pub(crate) fn has(memory: &Memory, byte: u8) -> bool {
     bytes_of(memory).iter().any(|bytes| bytes.contains(&byte))
 }
 
-/// Random looking bytes, none of which is [`CANARY`] or [`POISON`].
+/// Returns random looking bytes, none of which is [`CANARY`] or [`POISON`].
 pub(crate) fn content(number: usize, offset: usize) -> u8 {
     let mixed = (offset as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number as u64;
     (mixed >> 40) as u8 & 0x7F
@@ -411,7 +411,7 @@ pub(crate) async fn ring(shape: RingShape) -> (Producer, Consumer) {
     (producer.unwrap(), consumer.unwrap())
 }
 
-/// Memory for one rank and group of a document.
+/// Returns memory for one rank and group of a document.
 pub(crate) fn allocate(document: &serde_json::Value, rank: u64, group: &str) -> Memory {
     let (count, bytes) = transload_tests::oracle::allocations(document, rank, group).unwrap();
     Memory::allocate(&vec![bytes as usize; count as usize]).unwrap()

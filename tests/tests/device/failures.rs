@@ -65,7 +65,7 @@ fn what_is_no_memory_of_the_gpu_is_refused() {
     });
 }
 
-/// A GPU that has no room for one of several allocations has those before it back.
+/// If one of several allocations fails, a GPU gets back the earlier ones.
 #[test]
 fn allocations_before_one_that_fails_are_given_back() {
     run("failures::allocations_before_one_that_fails_are_given_back", &[], |fake| {
@@ -223,7 +223,7 @@ fn a_lost_device_is_reported() {
     });
 }
 
-/// A driver that has been shut down, or says of an event for long that something unknown is wrong, is asked for nothing any more.
+/// A driver that has been shut down, or keeps reporting unknown errors for an event, gets no more calls.
 #[test]
 fn a_driver_that_is_gone_is_left_alone() {
     const SHUT_DOWN: u32 = 4;
@@ -372,7 +372,7 @@ fn a_driver_that_cannot_be_loaded_is_told_with_the_reason() {
     assert!(status.success());
 }
 
-/// A toolkit has its stub as `libcuda.so`, wherever that is found first.
+/// The stub `libcuda.so` of a toolkit is not used, even if it is found first.
 #[test]
 fn a_stub_beside_the_driver_is_not_loaded() {
     let Some((folder, stub)) = fake_cuda::empty() else {

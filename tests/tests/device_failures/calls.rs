@@ -67,7 +67,7 @@ enum When {
     Ending,
 }
 
-/// Commands one call to fail, and says later whether it was made.
+/// Makes one call fail, and remembers whether the call was made.
 struct Failing<'a> {
     fake: &'a Fake,
     function: &'static str,
@@ -87,7 +87,7 @@ impl<'a> Failing<'a> {
     }
 }
 
-/// The first calls, and one of the rest.
+/// Returns the first calls, and one of the rest.
 fn some_of(calls: u64) -> impl Iterator<Item = u32> {
     let mut some = vec![1, 2, calls.div_ceil(2)];
     some.retain(|nth| *nth <= calls);
@@ -145,7 +145,7 @@ fn each_call_may_fail(fake: &Fake, path: Path) {
     });
 }
 
-/// Pulls while a call fails, and says whether it was made.
+/// Pulls while a call fails, and returns whether that call was made.
 async fn pull_with(fake: &Fake, pair: &Pair, path: Path, (function, nth): (&'static str, u32), what: &str) -> bool {
     let expected = pair.expected();
     let failing = Failing::new(fake, function, nth);
@@ -194,8 +194,7 @@ async fn lose(fake: &Fake, number: u32, path: Path, (function, nth): (&'static s
     true
 }
 
-/// An error that the device does not survive, each time on another device: nothing hangs, what fails says why, and the next
-/// device works.
+/// Each call loses its device once, on a new device each time: nothing hangs, errors say why, and the next device works.
 fn each_call_may_lose_the_device(fake: &Fake, path: Path) {
     Runtime::new().unwrap().block_on(async {
         let gpu = Gpu::open(0).unwrap();

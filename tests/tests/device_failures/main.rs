@@ -28,12 +28,12 @@ const LAUNCH_FAILED: u32 = 719;
 /// The paths between caches of one GPU.
 const PATHS: [Path; 3] = [Path::QUIC, Path::RING, Path::DEVICE];
 
-/// A path, and those that are taken where it cannot be had.
+/// Returns a path, and those that replace it if it is not available.
 fn up_to(path: Path) -> PathSet {
     PATHS.into_iter().filter(|other| *other <= path).collect()
 }
 
-/// Far more than anything here takes; a test that hangs fails by it.
+/// Fails a test that hangs, with a time limit far above what anything here takes.
 async fn soon<T>(work: impl Future<Output = T>) -> T {
     let done = timeout(Duration::from_secs(60), work).await;
     done.expect("done in time")

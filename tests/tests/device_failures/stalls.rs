@@ -11,7 +11,7 @@ use transload_transfer::{AgentOptions, LeaseEndError, Path};
 
 use super::*;
 
-/// Settings of an agent that does not wait long for what does not end.
+/// Returns settings of an agent with a short limit for stalled devices.
 fn impatient(stall: Duration) -> AgentOptions {
     let mut options = AgentOptions::default();
     options.wire.device_stall = stall;
@@ -56,7 +56,7 @@ fn a_device_that_stands_still_fails_its_transfers(fake: &Fake, path: Path) {
     });
 }
 
-/// Operations that take long enough for what comes between them.
+/// Makes operations slow enough for other events to happen during them.
 const SLOW: &[(&str, &str)] = &[("FAKE_CUDA_DELAY_US", "20000")];
 
 #[test]
@@ -80,7 +80,7 @@ fn over_a_ring_on_the_device() {
     });
 }
 
-/// Work of the engine that a lease or a pull waits for may take longer than an operation of theirs.
+/// An engine's work before a lease or pull may take longer than the limit for operations of the transfer.
 #[test]
 fn a_mark_that_takes_long_is_no_stall() {
     run("stalls::a_mark_that_takes_long_is_no_stall", &[], |fake| {

@@ -72,7 +72,7 @@ fn hand_over(socket: &OwnedFd, token: [u8; 32], gift: &Gift) -> rustix::io::Resu
     Ok(())
 }
 
-/// The offer of a ring, of which the guest is the consumer.
+/// Returns the offer of a ring, of which the guest is the consumer.
 pub(crate) fn ring(slots: u32, slot_bytes: u32) -> Vec<u8> {
     postcard::to_allocvec(&(slots, slot_bytes)).unwrap()
 }

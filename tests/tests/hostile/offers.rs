@@ -19,7 +19,7 @@ use crate::peer::{Hostile, ask};
 use crate::source::{Source, Stream, Way, commit, halves};
 use crate::town::{Destination, PATIENCE, Town, issue, owners_claims};
 
-/// Longer than an offer stands.
+/// A time after which an offer has expired.
 const LAPSED: Duration = Duration::from_secs(6);
 
 async fn give_up(peer: &mut Hostile, ask: &Ask) {
@@ -75,7 +75,7 @@ impl Guest<'_> {
         self.peer.say(Message::Landed { transfer }).await;
     }
 
-    /// Gives up a pull whose offer it does not fetch, and pulls again after a pause.
+    /// Cancels a pull whose offer it does not fetch, and pulls again after a pause.
     async fn comes_again(&mut self, pause: Duration) {
         let ask = self.pull().await;
         let _unfetched = self.offer().await;
@@ -140,7 +140,7 @@ impl Host {
         expected
     }
 
-    /// Hands it over, and all of the transfer.
+    /// Hands the ring over, and sends the whole transfer.
     async fn serve(&self, peer: &mut Hostile, ask: &Ask, guest: Connection) {
         let producer = guest.offer_producer(RingShape::DEFAULT).await.unwrap();
         let mut way = Way::Ring(producer);

@@ -40,7 +40,7 @@ impl Source {
         Self { endpoints, timeout, name }
     }
 
-    /// A ticket by which to find it, as the owner of `side`.
+    /// Returns a ticket that leads to this source, as the owner of `side`.
     pub(crate) fn ticket(&self, to: &Destination, side: Side, request: u64, direction: Direction) -> Ticket {
         let address = RankAddress {
             agent: AgentId::new(&self.name).unwrap(),
@@ -73,7 +73,7 @@ impl Source {
         }
     }
 
-    /// Greets one after the other as `side`, and answers each ask so.
+    /// Greets one agent after another as `side`, and answers each ask this way.
     pub(crate) async fn serve(&self, side: Side, mut answer: impl AsyncFnMut(&mut Hostile, Ask)) {
         while let Some(mut hostile) = Hostile::visited(&self.endpoints, side).await {
             while let Some(ask) = hostile.asked().await {
@@ -83,7 +83,7 @@ impl Source {
     }
 }
 
-/// Why a pull or a push has failed; it must have.
+/// Returns the reason why a pull or push failed; it must have failed.
 pub(crate) fn failure<T: std::fmt::Debug>(result: Result<T, TransferError>) -> Failure {
     match result {
         Err(TransferError::Job(JobError::Failed { failure, .. })) => failure,
@@ -256,7 +256,7 @@ impl Stream {
     }
 }
 
-/// A token as it travels.
+/// Splits a token into the halves in which it travels.
 pub(crate) fn halves(token: &[u8; 32]) -> (Nonce, Nonce) {
     let half = |at: usize| Nonce(std::array::from_fn(|i| token[at + i]));
     (half(0), half(16))

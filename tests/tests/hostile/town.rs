@@ -13,7 +13,7 @@ use transload_transfer::{
     Agent, Authority, Claims, ClusterName, Direction, Identity, Incarnation, LeaseSetId, Roles, ServiceName,
 };
 
-/// Longer than anything takes here.
+/// A time limit that nothing here reaches.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An owner of leases, and an ordinary peer that pulls from it all the time.
@@ -103,7 +103,7 @@ impl Destination {
 /// All ranks of the decode side.
 pub(crate) const RANKS: [Rank; 4] = [Rank(0), Rank(1), Rank(2), Rank(3)];
 
-/// Who leases and pulls request 2 (whose content the owner's memory holds) over and over.
+/// An ordinary peer that leases and pulls request 2 again and again. The owner's memory has its content.
 struct Ordinary {
     owner: Agent,
     served: Arc<AtomicU64>,

@@ -20,7 +20,7 @@ pub(crate) struct Blow {
 }
 
 impl Blow {
-    /// A request begins, now. If it is the one, some of the peers will not see its end.
+    /// Records that a request begins now. If the kill is planned for this one, some of the peers will not see its end.
     pub(crate) fn begin<const N: usize>(&mut self, siege: &Siege, peers: [&Peer; N]) -> Instant {
         if let Some(took) = self.took.take() {
             self.killer = Some(siege.kill(peers, took));
@@ -28,7 +28,7 @@ impl Blow {
         Instant::now()
     }
 
-    /// A request that began then has passed.
+    /// Records that a request that began then has ended.
     pub(crate) fn pass(&mut self, began: Instant) {
         if self.killer.is_none() {
             self.requests += 1;

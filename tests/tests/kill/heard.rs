@@ -13,7 +13,7 @@ use crate::peer::Peer;
 use crate::request::RANKS;
 use crate::siege::{Siege, choose_path};
 
-/// A load takes nothing like it, and silence is not noticed before.
+/// A time limit far above that of a load. Silence is not noticed earlier.
 const LONG: Duration = Duration::from_secs(60);
 
 /// A load that is half done: the first layer has arrived, and the source waits for a command to compute the others.
@@ -59,7 +59,7 @@ impl Load {
         kill_process(source, signal).unwrap();
     }
 
-    /// Ends both sides; those among the `victims` as they have been ended.
+    /// Ends both sides, and checks that the `victims` ended by the signal.
     async fn end(self, victims: &[u32]) {
         self.source.ended(victims, 0);
         self.agent.shutdown(Duration::from_secs(1)).await;

@@ -1,4 +1,4 @@
-//! Openings survive who pushes into them.
+//! Write leases survive the death of the process that pushes into them.
 
 use std::time::Duration;
 

@@ -52,17 +52,17 @@ impl Peer {
         self.process.id()
     }
 
-    /// `kill -9`, now.
+    /// Kills the process with `kill -9`.
     pub(crate) fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Says a line to it. Nothing where it is dead.
+    /// Sends a line to the process, unless it is dead.
     pub(crate) fn say(&mut self, line: &str) {
         self.process.say(line);
     }
 
-    /// The next line that it says; `None` once it is dead.
+    /// Returns the next line that it says; `None` once it is dead.
     pub(crate) async fn hear(&mut self) -> Option<String> {
         self.process.hear().await
     }

@@ -46,7 +46,7 @@ pub(crate) async fn ends(leases: Vec<Lease>, cache: &Cache, request: u64) -> Str
     news.to_string()
 }
 
-/// The kind of an error that a dead peer, or a lost GPU, may lead to.
+/// Returns the kind of an error that a dead peer, or a lost GPU, may lead to.
 pub(crate) fn kind(error: &TransferError) -> String {
     match error {
         TransferError::Job(JobError::Unreachable { .. }) => "unreachable".to_owned(),

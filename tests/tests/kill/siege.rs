@@ -18,8 +18,7 @@ use transload_transfer::{
 use crate::blow::Killer;
 use crate::peer::Peer;
 
-/// Rounds before anything is counted: what they open for good (files of the system, stacks that are
-/// kept) is not a leak.
+/// The rounds before anything is counted. What they allocate for good (the system's files, kept stacks) is not a leak.
 const WARM: u64 = 2;
 
 /// Threads that have mapped a ring stay for another ten seconds in case that there is more to do.
@@ -128,13 +127,13 @@ impl Siege {
         cache.agent(identity, ranks, Incarnation::new(1, 1), options(self.patience))
     }
 
-    /// A new life.
+    /// Returns the number of a new life.
     pub(crate) fn incarnation(&self) -> Incarnation {
         self.lives.set(self.lives.get() + 1);
         Incarnation::new(self.lives.get(), self.draw())
     }
 
-    /// A new request.
+    /// Returns the number of a new request.
     pub(crate) fn request(&self) -> u64 {
         loop {
             self.requests.set(self.requests.get() + 1);
@@ -212,7 +211,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     asked.and_then(|n| n.parse().ok()).unwrap_or(otherwise)
 }
 
-/// The identity of one of the agents, out of the folder of a test.
+/// Returns the identity of one of the agents, out of the folder of a test.
 pub(crate) fn load(folder: &Path, name: &str) -> Identity {
     Identity::load_agent(folder, &ServiceName::new(name).unwrap()).unwrap()
 }

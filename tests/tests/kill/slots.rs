@@ -16,7 +16,7 @@ use crate::siege::{Siege, choose_path};
 /// The faults of three other processes, one after another.
 const FAULTS: [Option<Fault>; 3] = [Some(Fault::Holds), Some(Fault::Loses), None];
 
-/// Operations of a GPU take long enough for it to stand still in their midst.
+/// Makes operations of a GPU slow enough to stall in the middle.
 const SLOW: &[(&str, &str)] = &[("FAKE_CUDA_DELAY_US", "3000")];
 
 /// This process sends to the others.
@@ -105,7 +105,7 @@ fn a_destination_survives(test: u64, path: Path) {
     });
 }
 
-/// A peer that is dead says nothing; one that has lost its GPU says that.
+/// Checks that a dead peer sends nothing, and that one that has lost its GPU reports it.
 fn is_said(fault: Fault, error: &TransferError) {
     match fault {
         Fault::Holds => drop(kind(error)),

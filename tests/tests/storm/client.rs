@@ -154,7 +154,7 @@ async fn leave(place: &Place, mut connection: Connection, chance: &mut Chance, n
     }
 }
 
-/// The request of a plan, as a client writes it.
+/// Returns the request of a plan, as a client writes it.
 pub(crate) fn request(plan: &Plan, place: &Place, chance: &mut Chance) -> Vec<u8> {
     let path = plan.route.path();
     let mut head = String::new();

@@ -50,12 +50,12 @@ impl Known {
         Arc::new(Self { setting, seed, busy, requests: Mutex::default(), faults: Mutex::default() })
     }
 
-    /// A client will send this request.
+    /// Records that a client will send this request.
     pub(crate) fn expect(&self, number: u64) {
         self.requests.lock().unwrap().insert(number, Seen::default());
     }
 
-    /// A client has got its answer, or has left.
+    /// Forgets a request whose client has its answer, or has left.
     pub(crate) fn forget(&self, number: u64) {
         self.requests.lock().unwrap().remove(&number);
     }
@@ -188,7 +188,7 @@ fn limit(head: &str, body: &Value) -> u64 {
     body[name].as_u64().unwrap_or(u64::MAX)
 }
 
-/// A decode server's tokens, with a mark that says whether it was given parameters.
+/// Returns a decode server's tokens, with a mark that says whether it was given parameters.
 fn decoded(asked: &Asked, body: &Value, head: &str, known: &Known) -> Answer {
     let number = asked.number;
     let params = &body["kv_transfer_params"];

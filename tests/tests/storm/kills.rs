@@ -1,4 +1,4 @@
-//! Servers that are killed and started again while clients are served: what could be saved is.
+//! Servers that are killed and started again while clients are served. Every request that could be saved is saved.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use super::fakes::Role;
 pub(crate) struct Setting {
     pub(crate) mode: Mode,
     pub(crate) connector: Connector,
-    /// Tokens of a leg, where decodes are chunked.
+    /// The number of tokens of a leg, if decodes are chunked.
     pub(crate) chunk: Option<usize>,
 }
 
@@ -124,7 +124,7 @@ impl Fault {
         Some(Self::ALL.iter().find(|(other, _)| *other == letter)?.1)
     }
 
-    /// Mostly an answer.
+    /// Draws a fault, in most cases none.
     fn draw(chance: &mut Chance) -> Self {
         match chance.below(4) {
             0 => Self::ALL[chance.below(Self::ALL.len() as u64) as usize].1,
@@ -141,7 +141,7 @@ impl Fault {
         matches!(self, Self::Fine | Self::Slow | Self::Hints | Self::Gigantic | Self::Extra)
     }
 
-    /// The status of an answer that is passed as it is.
+    /// Returns the status of an answer that is passed as it is.
     pub(crate) fn status(self) -> Option<u16> {
         match self {
             Self::Redirect => Some(307),
@@ -194,7 +194,7 @@ pub(crate) enum Named {
 /// A planned request.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// Different for each request of a world.
+    /// A number that is different for each request of a world.
     pub(crate) number: u64,
     pub(crate) route: Route,
     pub(crate) stream: bool,
@@ -310,7 +310,7 @@ pub(crate) struct Outcomes {
     pub(crate) answer: bool,
     /// An error of the command itself.
     pub(crate) error: bool,
-    /// A break.
+    /// A broken answer.
     pub(crate) broken: bool,
     /// A server of this role may answer with this status of its own.
     pub(crate) own: Vec<(Role, u16)>,
@@ -323,7 +323,7 @@ impl Outcomes {
     }
 }
 
-/// The text of the answer's tokens from one on.
+/// Returns the text of the answer's tokens from one on.
 pub(crate) fn tokens(number: u64, from: usize, to: usize) -> String {
     (from..to).map(|token| format!("t{number}.{token} ")).collect()
 }

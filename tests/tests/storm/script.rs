@@ -9,7 +9,7 @@ use super::plan::Fault;
 /// A size above the `--body-limit` of a world.
 const GIGANTIC: usize = 1 << 20;
 
-/// An answer as it should be.
+/// A correct answer.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) content_type: &'static str,

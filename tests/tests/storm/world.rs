@@ -13,7 +13,7 @@ use super::client::{self, Verdict};
 use super::fakes::{self, Known, Role};
 use super::plan::{Mode, Setting};
 
-/// Clients at a time.
+/// The number of clients at a time.
 const CLIENTS: usize = 24;
 
 /// The time after which ended requests must be gone. Idle connections are kept for 4 s and checked as often.

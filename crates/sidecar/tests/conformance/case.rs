@@ -223,7 +223,7 @@ impl Default for Leg {
 }
 
 impl Leg {
-    /// An answer that keeps the connection.
+    /// Makes an answer that keeps the connection.
     pub(crate) fn good() -> Self {
         Self { answers: Bytes(b"{}".to_vec()), ..Self::default() }
     }

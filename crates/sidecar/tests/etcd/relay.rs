@@ -91,7 +91,7 @@ impl Relay {
         self.shared.hold.send_replace(false);
     }
 
-    /// The number of times that etcd has answered that the requested revision is compacted.
+    /// Returns the number of times that etcd has answered that the requested revision is compacted.
     pub(crate) fn compactions(&self) -> u64 {
         self.shared.compactions.load(Ordering::SeqCst)
     }

@@ -13,7 +13,7 @@ pub(crate) const SECRET: &str = "do-not-tell";
 /// Returns the status and the body of a server's answer, from the request's number and body.
 pub(crate) type Answer = fn(usize, &Value) -> (u16, Value);
 
-/// A server that can be held back.
+/// Returns a server that can be held back.
 fn server(answer: Answer) -> Fake {
     Fake::answering(move |number, request| {
         let (status, body) = answer(number, &serde_json::from_slice(&request.body).unwrap_or_default());

@@ -31,7 +31,7 @@ const CANARY: u8 = 0xCA;
 const LANES: u16 = 2;
 const CONTENT: ContentDigest = ContentDigest([7; 32]);
 
-/// A time limit far above what anything here takes, so that a test that hangs fails.
+/// Fails a test that hangs, with a time limit far above what anything here takes.
 async fn soon<T>(work: impl Future<Output = T>) -> T {
     let done = timeout(Duration::from_secs(60), work).await;
     done.expect("done in time")

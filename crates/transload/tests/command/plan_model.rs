@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::common::{DST, Ran, SRC, document, pair, typed};
 use serde_json::{Value, json};
 
-/// The folder with the canonical model's config.
+/// Returns the folder with the canonical model's config.
 fn llama() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a folder");
     let config = r#"{"model_type": "llama", "num_hidden_layers": 80, "hidden_size": 8192,

@@ -9,7 +9,7 @@ use crate::cli::Cli;
 use crate::commands::Command;
 use crate::failure::{Failure, chain};
 
-/// The settings and the options ignored, as `main` would have them.
+/// Returns the settings and the options ignored, as `main` would have them.
 pub(super) fn read(arguments: &[&str], environment: &[(&str, &str)]) -> Result<(Settings, Vec<String>), String> {
     let variable = |name: &str| {
         let known = environment.iter().find(|(known, _)| *known == name);
@@ -52,7 +52,7 @@ fn fields(settings: &Settings) -> Vec<String> {
     fields
 }
 
-/// The fields that are otherwise than with `default`.
+/// Returns the fields that are otherwise than with `default`.
 fn differences(settings: &Settings, default: &Settings) -> Vec<String> {
     let mut known = fields(default);
     let mut fields = fields(settings);

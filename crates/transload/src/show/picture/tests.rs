@@ -13,7 +13,7 @@ const ATTENTION: &str = "kind = \"attention\"\nheads = 8\nhead_dim = 128\ndtype 
 const MLA: &str = "kind = \"mla\"\nlatent = 576\ndtype = \"bf16\"";
 const SCALED: &str = "kind = \"indexer\"\ndata_bytes = 128\nscale_bytes = 4";
 
-/// A deployment with one group.
+/// Returns a deployment with one group.
 fn side(name: &str, rest: &str, group: &str, specs: &[&str]) -> Deployment {
     let specs: Vec<String> = specs.iter().map(|spec| format!("[[group.spec]]\n{spec}\n")).collect();
     let text = format!(
@@ -30,7 +30,7 @@ fn attention(tp: u32, block: u64, order: &str) -> Deployment {
     side("side", &rest, "layers = \"0-79\"", &[ATTENTION])
 }
 
-/// A page of Mamba2.
+/// Returns a page of Mamba2.
 fn mamba(tp: u32, layout: &str) -> Deployment {
     let conv = format!(
         "kind = \"mamba2_conv\"\nd_inner = 8192\nheads = 128\ngroups = 8\nstate_size = 128\n\
