@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use transload_transfer::internal::handover::{Connection, HandoverError, Limits, Listener, connect};
 use transload_transfer::internal::ring::{self, Doorbell, random_token};
-use transload_transfer::internal::staging::{Consumer, Producer, RingError, RingShape};
+use transload_transfer::internal::slots::{Consumer, Producer, RingError, RingShape};
 use transload_transfer::wire::internal::ring::{SocketName, Token};
 
 /// A time limit far above what anything here takes, so that a test that hangs fails.

@@ -12,7 +12,7 @@ use transload_tests::cluster::all_end;
 use transload_tests::fake_cuda::{Fake, run};
 use transload_tests::pair::{DEEP, Pair};
 use transload_transfer::device::Gpu;
-use transload_transfer::internal::staging::RingShape;
+use transload_transfer::internal::slots::RingShape;
 use transload_transfer::{
     AgentOptions, Direction, Lease, LeaseEnd, LeaseRequest, LeaseSetId, Path, PullRequest, Transfer,
 };

@@ -12,9 +12,9 @@ use crate::error::DeviceError;
 use crate::kernels::Kernels;
 use crate::launch::DEFAULT_MULTIPROCESSORS;
 use crate::launch::Launch;
+use crate::piece::Piece;
 use crate::pool::{Held, PIECE};
 use crate::resources::Stream;
-use crate::staging::Piece;
 use crate::threads::Told;
 
 const STREAMS: usize = 4;

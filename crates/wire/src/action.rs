@@ -10,7 +10,7 @@ use crate::message::Envelope;
 use crate::outcome::{JobError, JobReport, NoticeOutcome};
 use crate::path::Path;
 use crate::path::negotiation::Order;
-use crate::planner::PlanAsk;
+use crate::plans::PlanAsk;
 use crate::refusal::{HelloRefusal, Text};
 use crate::ticket::RankAddress;
 

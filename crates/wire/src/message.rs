@@ -6,10 +6,10 @@ use transload_plan::codec::Codec;
 use transload_plan::content::ContentDigest;
 use transload_plan::ids::{AgentId, ClusterName, DeploymentDigest, Incarnation, Nonce, PlanDigest, Rank, TransferId};
 
-use crate::awaited::Awaited;
 use crate::path::{Path, PathSet};
 use crate::refusal::{Failure, HelloRefusal, Refusal};
 use crate::ticket::Ticket;
+use crate::waiting::Awaited;
 
 /// The lowest and the highest version of the protocol that this agent speaks.
 pub const VERSIONS: (u16, u16) = (5, 5);

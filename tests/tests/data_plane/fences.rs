@@ -5,7 +5,7 @@ use std::time::Duration;
 use transload_transfer::internal::data::{SendError, SendEvent};
 use transload_transfer::internal::quic::{CloseCode, StreamError};
 use transload_transfer::internal::ring::{RingIn, RingOut};
-use transload_transfer::internal::staging::{RingError, RingShape};
+use transload_transfer::internal::slots::{RingError, RingShape};
 use transload_transfer::{AgentId, DataOptions, QuicOptions};
 
 use crate::support::{

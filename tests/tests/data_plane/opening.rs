@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use transload_transfer::internal::ring::{RingIn, RingOut};
-use transload_transfer::internal::staging::RingShape;
+use transload_transfer::internal::slots::RingShape;
 use transload_transfer::{DataOptions, QuicOptions};
 
 use crate::support::{Chance, PATIENCE, POISON, Pair, Sample, bytes_of, content, paint, ring, runtime};

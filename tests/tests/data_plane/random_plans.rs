@@ -9,7 +9,7 @@ use transload_tests::cases::{Case, Reach, cases};
 use transload_tests::compiled::{Streamed, compile, tables};
 use transload_transfer::internal::data::{Outgoing, RouteBytes};
 use transload_transfer::internal::ring::{RingIn, RingOut};
-use transload_transfer::internal::staging::RingShape;
+use transload_transfer::internal::slots::RingShape;
 use transload_transfer::plan::Route;
 use transload_transfer::{DataOptions, Memory, Plan, QuicOptions, Tables};
 

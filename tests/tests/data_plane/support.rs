@@ -19,7 +19,7 @@ use transload_transfer::internal::handover::{Limits, Listener, connect};
 use transload_transfer::internal::lanes::LaneOut;
 use transload_transfer::internal::quic::{ControlConnection, Endpoints, Lane};
 use transload_transfer::internal::ring::random_token;
-use transload_transfer::internal::staging::{Consumer, Producer, RingShape};
+use transload_transfer::internal::slots::{Consumer, Producer, RingShape};
 use transload_transfer::plan::Route;
 use transload_transfer::plan::codec::Codec;
 use transload_transfer::plan::ids::{Nonce, TransferId};

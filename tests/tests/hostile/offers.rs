@@ -9,7 +9,7 @@ use transload_tests::cluster::{CLUSTER, Cache, Side, impatient, lease_of, open, 
 use transload_tests::words;
 use transload_transfer::internal::handover::{Connection, Expected, Limits, Listener, connect};
 use transload_transfer::internal::ring::random_token;
-use transload_transfer::internal::staging::RingShape;
+use transload_transfer::internal::slots::RingShape;
 use transload_transfer::wire::Failure;
 use transload_transfer::wire::internal::ring::{SocketName, Token};
 use transload_transfer::wire::message::{Ask, Message};

@@ -10,7 +10,7 @@ use transload_tests::words;
 use transload_transfer::internal::handover::{Limits, Listener};
 use transload_transfer::internal::quic::{DataSender, Endpoints, Lane};
 use transload_transfer::internal::ring::random_token;
-use transload_transfer::internal::staging::{Producer, RingShape};
+use transload_transfer::internal::slots::{Producer, RingShape};
 use transload_transfer::plan::ids::{DeploymentDigest, Nonce};
 use transload_transfer::wire::Failure;
 use transload_transfer::wire::internal::stream::{StreamHeader, StreamTrailer};

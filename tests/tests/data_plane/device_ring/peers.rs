@@ -12,7 +12,7 @@ use transload_transfer::internal::data::{Outgoing, ReceiveError, SendError, Send
 use transload_transfer::internal::device_ring::{accept, offer};
 use transload_transfer::internal::handover::{HandoverError, Limits, Listener, connect};
 use transload_transfer::internal::ring::random_token;
-use transload_transfer::internal::staging::{Producer, RingError, RingShape};
+use transload_transfer::internal::slots::{Producer, RingError, RingShape};
 use transload_transfer::memory::copy::Crc32c;
 use transload_transfer::plan::ids::{Nonce, TransferId};
 use transload_transfer::wire::internal::ring::{SocketName, Token};

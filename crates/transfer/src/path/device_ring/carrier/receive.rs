@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use super::record::Record;
 use crate::data::{InStream, Operation, ReceiveError, Receiver, RegionError, Stretch};
 use crate::path::ring::carrier::RingIn;
-use crate::path::ring::carrier::staging::{Consumer, ReadWindow, RingError};
+use crate::path::ring::carrier::slots::{Consumer, ReadWindow, RingError};
 use transload_cuda::internal::shuttle::Shuttle;
 use transload_memory::copy::Crc32c;
 use transload_plan::ids::AgentId;

@@ -1,6 +1,6 @@
 //! The record of a device memory slot, which lies in a slot of host memory.
 
-use crate::path::ring::carrier::staging::{ReadWindow, RingError, WriteWindow};
+use crate::path::ring::carrier::slots::{ReadWindow, RingError, WriteWindow};
 use transload_wire::internal::stream::{HEADER, TRAILER};
 
 /// Describes the bytes of one slot in device memory: their number, and the header and the trailer of the stream around

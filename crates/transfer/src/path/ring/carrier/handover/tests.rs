@@ -10,7 +10,7 @@ use super::message::{self, Answer, Offer, decode_greeting, encode_greeting, hell
 use super::socket::Packets;
 use super::*;
 use crate::path::ring::carrier::memfd::{self, MemfdFault};
-use crate::path::ring::carrier::staging::RingShape;
+use crate::path::ring::carrier::slots::RingShape;
 use crate::path::ring::carrier::{random_socket, random_token};
 use transload_wire::internal::negotiation::encode;
 use transload_wire::internal::ring::Token;
