@@ -435,8 +435,8 @@ fn what_may_stay_apart_and_what_may_not() {
     assert!(fault(&pair, &[(0, 8), (8, 8), (24, 16)]).contains("had to be one"));
 }
 
-/// The source has blocks inside of its states, the destination one state in each block, in the order of
-/// the source's memory: whole rows of blocks lie together, and states by themselves are far too many.
+/// The source's order has blocks inside of states. The destination has one state in each block, in the order of the
+/// source's memory. So whole rows of blocks are contiguous, while listing each state would take far too many chunks.
 #[test]
 fn states_one_by_one_are_too_many() {
     let spec = || attention(1, 4, 4, "u8");

@@ -25,7 +25,7 @@ struct Shared {
     swallowed: AtomicU64,
     next: AtomicU64,
     cuts: AtomicU64,
-    /// Watches are not passed to etcd.
+    /// Whether watches are held back from etcd.
     hold: watch::Sender<bool>,
     held: AtomicU64,
     compactions: AtomicU64,

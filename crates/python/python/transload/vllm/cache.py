@@ -302,7 +302,7 @@ _BY_STAGE = ("offset", "block_stride", "layer_stride")
 
 
 def _layers_of_stages(stages: list[list[_Part]]) -> list[int]:
-    """Returns how many layers each stage has, up to the last one that it caches."""
+    """Returns the number of layers of each stage, counted up to its last layer with a cache."""
     counts, end = [], 0
     for stage, parts in enumerate(stages):
         numbers = [number for part in parts for number in part.layers]

@@ -7,7 +7,7 @@ use transload_wire::internal::stream::{HEADER, TRAILER};
 /// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// The number of bytes from the start of the slot on.
+    /// The number of bytes in the slot, from its start.
     pub(super) body: u32,
     /// The header, if the stream begins here.
     pub(super) header: Option<[u8; HEADER]>,
