@@ -79,7 +79,7 @@ impl Case {
         })
     }
 
-    /// Returns documents and request as one JSON text.
+    /// Returns the documents and the request as one JSON text.
     pub fn to_json(&self) -> Value {
         json!({
             "from": self.from,

@@ -62,7 +62,7 @@ impl Tally {
         }
     }
 
-    /// Returns joins left unmerged.
+    /// Returns the number of joins left unmerged.
     pub fn unmerged(&self) -> u64 {
         self.chunks - self.fewest
     }

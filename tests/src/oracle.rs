@@ -98,7 +98,7 @@ pub fn allocations(document: &Value, rank: u64, group: &str) -> Result<(u64, u64
     })
 }
 
-/// Returns bytes from one block to the next, or from one layer to the next, of one group: the largest of
+/// Returns the bytes from one block to the next, or from one layer to the next, of one group: the largest of
 /// all ranks, or of those of a pipeline stage. `None` where the axis has no stride of its own: a layer that is an allocation, or
 /// an axis inside a bracket.
 pub fn stride(document: &Value, group: &str, stage: Option<u64>, axis: char) -> Result<Option<u64>, Fault> {

@@ -343,7 +343,7 @@ pub fn copy_all<'a>(from: impl Into<Place<'a>>, to: impl Into<Place<'a>>, len: u
     device::copy(&whole(len), from, to, &CopyOptions::default()).unwrap();
 }
 
-/// Returns memory of a GPU that holds what a memory of the host does.
+/// Copies a memory of the host to one of a GPU.
 pub fn upload(gpu: &Gpu, memory: &Memory, access: Access) -> DeviceMemory {
     let len = memory.bytes();
     let device = DeviceMemory::allocate(gpu, &[len as usize]).unwrap();
@@ -356,7 +356,7 @@ pub fn upload(gpu: &Gpu, memory: &Memory, access: Access) -> DeviceMemory {
     }
 }
 
-/// Returns memory of the host that holds what a memory of a GPU does.
+/// Copies a memory of a GPU to one of the host.
 pub fn download(device: &DeviceMemory) -> Memory {
     let (_, len) = device.allocation(0).unwrap();
     let memory = Memory::allocate(&[len as usize]).unwrap();

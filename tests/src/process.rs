@@ -154,7 +154,7 @@ impl Belongings {
     }
 }
 
-/// Returns memory that this process has in use, in KiB.
+/// Returns the memory in use by this process, in KiB.
 pub fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));

@@ -24,7 +24,7 @@ fn attention(heads: u64, k: u64, v: u64, dtype: &str) -> Value {
     json!({"kind": "attention", "heads": heads, "head_dim": k, "v_head_dim": v, "dtype": dtype})
 }
 
-/// Returns address of byte 0 of (layer, block, state, spec, component, unit, i, j) on a rank.
+/// Returns the address of byte 0 of (layer, block, state, spec, component, unit, i, j) on a rank.
 fn at(document: &Value, rank: u64, [layer, block, state]: [u64; 3], rest: [u64; 5]) -> Address {
     let side = Side::read(document).unwrap();
     let group = side.group("g").unwrap();

@@ -400,7 +400,7 @@ fn fewest_state_units(model: &Model) -> u64 {
     units.min().unwrap_or(u64::MAX)
 }
 
-/// Returns destination bytes on all ranks: those of the states, and those of each token.
+/// Returns the destination bytes on all ranks: those of the states, and those of each token.
 fn cost(model: &Model, tp: u64) -> (u64, u64) {
     let (mut fixed, mut per_token) = (0, 0);
     for group in &plain(model).groups {

@@ -113,12 +113,12 @@ impl Place {
         })
     }
 
-    /// Returns bytes that an allocation must have.
+    /// Returns the least number of bytes of an allocation.
     pub(super) fn size(&self) -> u64 {
         self.offset + self.layout.size()
     }
 
-    /// Returns bytes from one block (`B`) or layer (`L`) to the next.
+    /// Returns the bytes from one block (`B`) or layer (`L`) to the next.
     pub(super) fn stride_of(&self, axis: char) -> Option<u64> {
         let wanted = if axis == 'B' { Axis::Block } else { Axis::Layer };
         let mut layout = &self.layout;

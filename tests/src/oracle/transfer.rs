@@ -55,7 +55,7 @@ pub struct Moved {
 }
 
 impl Route {
-    /// Returns destination address to source address: what must be written, and from where. Every other
+    /// Maps destination addresses to source addresses: what must be written, and from where. Every other
     /// byte of the destination must stay as it is.
     pub fn map(&self) -> BTreeMap<Address, Address> {
         self.bytes.iter().map(|m| (m.dst, m.src)).collect()

@@ -19,7 +19,7 @@ use crate::support::{
     runtime, soon,
 };
 
-/// Returns bytes that are numbers of a moderate size in f32, f16 and bf16 alike.
+/// Returns a byte; several together are numbers of moderate size in f32, f16 and bf16 alike.
 fn numbers(number: usize, offset: usize) -> u8 {
     0x3c + content(number, offset) % 3
 }

@@ -117,7 +117,7 @@ impl Wire {
         self.cut.store(true, Ordering::SeqCst);
     }
 
-    /// Returns bytes of the packets that it has carried.
+    /// Returns the number of bytes in the packets that it has carried.
     pub(crate) fn carried(&self) -> u64 {
         self.carried.load(Ordering::SeqCst)
     }
@@ -308,7 +308,7 @@ pub(crate) fn has(memory: &Memory, byte: u8) -> bool {
     bytes_of(memory).iter().any(|bytes| bytes.contains(&byte))
 }
 
-/// Returns random looking bytes, none of which is [`CANARY`] or [`POISON`].
+/// Returns a byte that looks random, and is never [`CANARY`] or [`POISON`].
 pub(crate) fn content(number: usize, offset: usize) -> u8 {
     let mixed = (offset as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number as u64;
     (mixed >> 40) as u8 & 0x7F

@@ -14,7 +14,7 @@ use crate::peer::Hostile;
 use crate::source::{Source, commit, failure, halves, is_broken_by};
 use crate::town::{Destination, Town};
 
-/// The shape that agents give their rings, and the bytes of one.
+/// The number and the size of the slots that agents give their rings. A ring also has a page for each end.
 const SHAPE: (u32, u32) = (8, 256 << 10);
 const BYTES: u64 = 8 * (256 << 10) + 8192;
 

@@ -242,7 +242,7 @@ def _refuse_other_files(model: ModelConfig, before: dict[str, Any]) -> None:
 
 
 def _seen(model: ModelConfig) -> str:
-    """Returns a digest of what tells the model's files, as they are now, from others and from themselves before a change."""
+    """Returns a digest that changes whenever the model's files are replaced or changed, without reading them."""
     configs = (Path(folder) / "config.json" for folder in (model.model, model.hf_config_path) if folder)
     files = [*_weight_files(model), *(path for path in configs if path.is_file())]
     return hashlib.blake2b(repr([(str(path), look(path)) for path in files]).encode(), digest_size=20).hexdigest()
