@@ -1,5 +1,5 @@
-//! Judges one case, as the tests and `survey` print them, from standard input:
-//! `cargo run -p transload-tests --example judge < case.json`. Prints the planned chunks beside the
+//! Judges one case, in the form that the tests and `survey` print, from standard input: `cargo run -p transload-tests
+//! --example judge < case.json`. It prints the planned chunks next to the fewest possible ones.
 //! fewest.
 
 use std::io::Read;

@@ -84,7 +84,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Both ways of planning; a disagreement comes with the sort that it is of.
+/// Judges a case by both ways of planning. A disagreement comes with its kind.
 fn judge(case: &Case) -> Result<Tally, (String, String)> {
     let Case { from, to, request, .. } = case;
     let sorted = |way: &str, fault: String| {
@@ -105,7 +105,7 @@ fn judge(case: &Case) -> Result<Tally, (String, String)> {
     check(Demand::Chunks, &Bound, from, to, request).map_err(|fault| sorted("bound", fault))
 }
 
-/// The simplest case for which `found` still finds something, as far as some hundred steps lead.
+/// Returns the simplest case for which `found` still finds something, as far as some hundred steps lead.
 fn shrink<T>(tree: &mut impl ValueTree<Value = Case>, found: impl Fn(&Case) -> Option<T>) -> Option<(Case, T)> {
     let mut best = None;
     for _ in 0..400 {

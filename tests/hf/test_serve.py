@@ -105,7 +105,7 @@ def test_what_is_warmed_is_restored_for_the_first_request(serve, model):
 @pytest.mark.parametrize(
     "option, said",
     [("--continuous-batching", "--continuous-batching"), ("--sharing=all", "write any, engine or version"),
-     ("--store=nonsense://kv", "`nonsense` is a scheme of others")],
+     ("--store=nonsense://kv", "`nonsense` is not a built-in scheme")],
 )
 def test_what_cannot_work_is_refused_by_name(serve, option, said):
     server = serve(option)

@@ -26,18 +26,18 @@ pub struct Case {
     pub from: Value,
     /// The destination's document.
     pub to: Value,
-    /// What to move.
+    /// The request to move.
     pub request: Request,
     /// Features of the case whose meaning the reference leaves open; empty unless asked for.
     pub disputed: Vec<&'static str>,
 }
 
-/// Whether cases may use what the reference leaves open.
+/// Tells whether cases may use what the reference does not specify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Only what the reference's words settle.
+    /// Uses only what the reference specifies.
     Settled,
-    /// Everything.
+    /// Uses all features.
     Disputed,
 }
 
@@ -79,7 +79,7 @@ impl Case {
         })
     }
 
-    /// Documents and request as one JSON text.
+    /// Returns the documents and the request as one JSON text.
     pub fn to_json(&self) -> Value {
         json!({
             "from": self.from,
@@ -99,9 +99,7 @@ impl fmt::Debug for Case {
     }
 }
 
-/// The cases that are kept, by their names: those that went wrong once.
-///
-/// They are read where the sources of the tests are, or say `CARGO_MANIFEST_DIR` where the tests run from elsewhere.
+/// Returns the regression cases, by name.
 pub fn kept() -> Vec<(String, Case)> {
     let sources = std::env::var("CARGO_MANIFEST_DIR");
     let sources = sources.unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_owned());
@@ -117,7 +115,7 @@ pub fn kept() -> Vec<(String, Case)> {
     cases
 }
 
-/// Cases for proptest.
+/// Returns cases for proptest.
 pub fn cases(reach: Reach) -> impl Strategy<Value = Case> {
     prop::collection::vec(any::<u16>(), 0..400).prop_map(move |tape| Case::read(&tape, reach))
 }

@@ -14,7 +14,7 @@
 //! - Where p's iteration falls into several runs and p ends the last of them, or q's does and q starts
 //!   the first, the join is across the end of an inner loop that does not chain: an allowed stitch.
 //! - Where neither is so for any A, the join is in the middle of a loop: it had to be merged too. But
-//!   for one kind: full blocks beside ragged ones are no box, and however they are cut into loops,
+//!   for one kind: full blocks next to partial ones are no box, and however they are cut into loops,
 //!   joins remain where two pieces meet. Those between two segments and two different states of the
 //!   block are counted as stitches, and may be few only ([`MOST_PIECES`]).
 //!
@@ -38,14 +38,14 @@ pub struct Chunk {
     pub len: u64,
 }
 
-/// What came out of a check.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Bytes moved.
     pub bytes: u64,
     /// Chunks listed.
     pub chunks: u64,
-    /// Chunks that would do.
+    /// The fewest chunks that would be enough.
     pub fewest: u64,
     /// Joins left unmerged where that is allowed, by the axes in which their two bytes differ.
     pub stitches: BTreeMap<String, u64>,
@@ -62,13 +62,13 @@ impl Tally {
         }
     }
 
-    /// Joins left unmerged.
+    /// Returns the number of joins left unmerged.
     pub fn unmerged(&self) -> u64 {
         self.chunks - self.fewest
     }
 }
 
-/// The fewest chunks that a route can consist of, by destination address.
+/// Returns the fewest chunks that a route can consist of, by destination address.
 pub fn fewest(route: &Route) -> Vec<Chunk> {
     let mut chunks = Vec::<Chunk>::new();
     for (dst, src) in route.map() {
@@ -155,29 +155,29 @@ const STATE: usize = 7;
 
 type Coordinates = [u64; AXES.len()];
 
-/// What a join that was left unmerged is.
+/// A join that was left unmerged.
 enum Join {
     /// The loop over this axis chains.
     Chains(&'static str),
-    /// Not at the end of any loop; the axes in which the two bytes differ.
+    /// The join is not at the end of any loop. The two bytes differ in these axes.
     Inside(String),
     /// Across the end of a loop that does not chain.
     Stitch(String),
-    /// Between two pieces of what is no box.
+    /// The join is between two pieces of a region that is no box.
     Pieces(String),
 }
 
-/// Which bytes follow which on both sides, and where they are in the loops.
+/// The joins of a route: which bytes follow which on both sides, and where they are in the loops.
 struct Joins {
     at: BTreeMap<Address, usize>,
     after: Vec<Option<usize>>,
     before: Vec<Option<usize>>,
-    /// With states counted from the start of their segment, and of the source's block.
+    /// Coordinates with states counted from the start of their segment, and of the source's block.
     coordinates: [Vec<Coordinates>; 2],
 }
 
-/// Which axes differ, and which of them is held; and whether states count from the start of their
-/// block rather than of their segment.
+/// The axes that differ, the axis that is held, and whether states count from the start of their block rather than of
+/// their segment.
 type Slicing = ([bool; AXES.len()], usize, bool);
 
 /// One iteration of a loop.
@@ -265,7 +265,7 @@ impl Joins {
     }
 }
 
-/// The coordinates that all bytes of a slice share; the free ones are zero.
+/// Returns the coordinates that all bytes of a slice share; the free ones are zero.
 fn key(coordinates: &Coordinates, (differ, held, _): &Slicing) -> Coordinates {
     std::array::from_fn(|axis| match differ[axis] && axis != *held {
         true => 0,

@@ -25,10 +25,10 @@ pub const CLUSTER: &str = "siege";
 /// Tokens of each request.
 pub const TOKENS: u64 = 1000;
 
-/// What lies wherever nothing was placed.
+/// The word that memory holds wherever nothing was placed.
 const CANARY: u64 = 0xC0DE_CAFE_0BAD_F00D;
 
-/// Which of the two deployments.
+/// One of the two deployments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// TP 2, blocks of 16, NHD.
@@ -38,7 +38,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// Its deployment.
+    /// Returns the side's deployment.
     pub fn deployment(self) -> Deployment {
         let (tp, block, order) = match self {
             Side::Prefill => (2, 16, "NHD"),
@@ -63,7 +63,7 @@ impl Side {
         })
     }
 
-    /// The blocks of a request: those of neighbouring requests are disjoint, so that what arrives late
+    /// Returns the blocks of a request: those of neighbouring requests are disjoint, so that what arrives late
     /// for one shows while the next is checked.
     pub fn tables(self, request: u64) -> Tables {
         let count = self.blocks_of_a_request();
@@ -78,17 +78,17 @@ impl Side {
 pub struct Cache {
     side: Side,
     memories: BTreeMap<Rank, Memory>,
-    /// The caches themselves, where they are on a GPU; what is filled in and looked at goes through `memories` then.
+    /// Caches that are on a GPU. They are filled and checked through `memories`.
     on_gpu: BTreeMap<Rank, DeviceMemory>,
 }
 
 impl Cache {
-    /// Memory for all ranks, full of canaries.
+    /// Makes memory for all ranks, full of canaries.
     pub fn new(side: Side) -> Self {
         Self::on(side, None)
     }
 
-    /// The same, on a GPU if there is one.
+    /// Like `new`, with the caches on a GPU if one is given.
     pub fn on(side: Side, gpu: Option<&Gpu>) -> Self {
         let on_gpu = bytes_of(side).into_iter().filter_map(|(rank, bytes)| {
             let memory = DeviceMemory::allocate(gpu?, &[bytes as usize]);
@@ -103,7 +103,7 @@ impl Cache {
         cache
     }
 
-    /// Its side.
+    /// Returns the cache's side.
     pub fn side(&self) -> Side {
         self.side
     }
@@ -141,13 +141,13 @@ impl Cache {
         })
     }
 
-    /// A sum over all that it holds.
+    /// Returns a checksum of the whole cache.
     pub fn checksum(&self) -> u64 {
         let words = self.words().flatten();
         words.fold(0, |sum: u64, word| mix(sum.rotate_left(1) ^ word))
     }
 
-    /// Whether it is as a request's source fills it.
+    /// Returns whether it is as a request's source fills it.
     pub fn holds(&self, request: u64) -> bool {
         self.memories.keys().zip(self.words()).all(|(rank, words)| {
             let mut labels = (0..).map(|index| label(*rank, index));
@@ -155,7 +155,7 @@ impl Cache {
         })
     }
 
-    /// Makes an agent of this memory, for some of the ranks. It has the same name in each life, whatever its port.
+    /// Makes an agent of this memory, for some of the ranks. Its name is the same in each life, even if the port changes.
     pub fn agent(
         &self,
         identity: Identity,
@@ -169,7 +169,7 @@ impl Cache {
         builder.instance(name).bind(any).unwrap()
     }
 
-    /// The same, to be bound by whoever asks.
+    /// Like `agent`, but returns the builder, which the caller binds.
     pub fn builder(
         &self,
         identity: Identity,
@@ -189,7 +189,7 @@ impl Cache {
     }
 }
 
-/// How many bytes each rank of a side has.
+/// Returns how many bytes each rank of a side has.
 fn bytes_of(side: Side) -> BTreeMap<Rank, u64> {
     let deployment = side.deployment();
     let ranks = deployment.ranks().map(|rank| {
@@ -199,7 +199,7 @@ fn bytes_of(side: Side) -> BTreeMap<Rank, u64> {
     ranks.collect()
 }
 
-/// The place of a word in the memory of a side, in one number that is not 0.
+/// Returns the place of a word in the memory of a side, in one number that is not 0.
 fn label(rank: Rank, index: u64) -> u64 {
     (u64::from(rank.0) + 1) << 40 | index
 }
@@ -208,7 +208,7 @@ fn content(request: u64, label: u64) -> u64 {
     mix(request.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ label)
 }
 
-/// Where each word of the decode side comes from, for requests of either parity.
+/// The source of each word of the decode side, for even and for odd requests.
 #[derive(Debug)]
 pub struct Origins([Vec<Vec<u64>>; 2]);
 
@@ -256,7 +256,7 @@ impl Origins {
 }
 
 impl Origins {
-    /// Checks that nothing was placed where nothing belongs, whatever was placed elsewhere.
+    /// Checks that nothing was written outside a request's blocks.
     pub fn check_canaries(&self, cache: &Cache, request: u64) -> Result<(), String> {
         let origins = self.0[request as usize % 2].iter().zip(cache.words());
         for (rank, (origins, found)) in origins.enumerate() {
@@ -275,18 +275,18 @@ impl Default for Origins {
     }
 }
 
-/// What a request's blocks hold, as leases and pulls state it.
+/// Returns the content of a request's blocks, as leases and pulls state it.
 pub fn content_of(request: u64) -> ContentDigest {
     let tokens: Vec<u32> = (0..TOKENS).map(|token| mix(request ^ token << 32) as u32).collect();
     Content::first(TOKENS, &tokens).unwrap().digest()
 }
 
-/// The lease set of a request.
+/// Returns the lease set of a request.
 pub fn set_of(request: u64) -> LeaseSetId {
     LeaseSetId((u128::from(mix(request)) << 64 | u128::from(request)).to_le_bytes())
 }
 
-/// A lease of one rank's blocks of a request, which ends by itself after a second and a half.
+/// Returns a lease of one rank's blocks of a request, which ends by itself after a second and a half.
 pub fn lease_of(side: Side, rank: Rank, request: u64) -> LeaseRequest {
     let tables = side.tables(request);
     let mut lease = LeaseRequest::new(set_of(request), rank, tables, content_of(request), TOKENS);
@@ -304,15 +304,14 @@ pub async fn open(owner: &Agent, direction: Direction, request: LeaseRequest) ->
     opened.unwrap()
 }
 
-/// A transfer of a request into or out of the blocks of `side`: over the network only, for two requests
-/// Checks that all leases end so.
+/// Checks that all leases end in this way.
 pub async fn all_end(leases: impl IntoIterator<Item = Lease>, end: LeaseEnd) {
     for lease in leases {
         assert_eq!(lease.ended().await.unwrap().end, end);
     }
 }
 
-/// out of four.
+/// Returns a transfer of a request into or out of the blocks of `side`. Two requests out of four use only the network.
 pub fn transfer_of(side: Side, ranks: &[Rank], ticket: Ticket, request: u64) -> PullRequest {
     let tables = side.tables(request);
     let ranks = ranks.iter().copied();
@@ -324,14 +323,14 @@ pub fn transfer_of(side: Side, ranks: &[Rank], ticket: Ticket, request: u64) -> 
     pull
 }
 
-/// The push of what such a pull would move, of blocks that are prefilled.
+/// Returns the push of what such a pull would move, of blocks that are prefilled.
 pub fn pushed(pull: PullRequest) -> PushRequest {
     let PullRequest { ticket, ranks, tables, request, content, paths, timeout, keep_leases, after, keeper, .. } = pull;
     let prefilled = true;
     PushRequest { ticket, ranks, tables, request, content, paths, timeout, keep_leases, prefilled, after, keeper }
 }
 
-/// What a ticket for a request says.
+/// Returns the claims of a ticket for a request.
 pub fn claims_of(
     request: u64,
     direction: Direction,
@@ -353,7 +352,7 @@ pub fn claims_of(
     }
 }
 
-/// A ticket for what one agent holds of a request.
+/// Returns a ticket for what one agent holds of a request.
 pub fn ticket_of(owner: &Agent, request: u64, direction: Direction) -> Ticket {
     let ranks = owner.deployment().ranks();
     let claims = claims_of(
@@ -371,7 +370,7 @@ pub fn mint(key: &TicketKey, claims: &Claims) -> Ticket {
     Ticket::mint(key, claims).unwrap()
 }
 
-/// Settings with little patience: what takes seconds elsewhere takes a fraction of one.
+/// Returns settings with short time limits, a fraction of a second instead of seconds.
 pub fn impatient() -> AgentOptions {
     let ms = Duration::from_millis;
     let mut options = AgentOptions::default();

@@ -1,6 +1,5 @@
-//! The planner of `transload-transfer`, wired to the seam in two ways: as one process plans that
-//! reaches both memories ([`Bound`]), and as two peers do that share nothing but a byte stream
-//! ([`Streamed`]).
+//! The planner of `transload-plan`, adapted to these tests in two ways. [`Bound`] plans as one process that reaches both
+//! memories. [`Streamed`] plans as two peers that share only a byte stream.
 
 use serde_json::Value;
 use transload_layout::{Deployment, Side};
@@ -16,18 +15,18 @@ use crate::planner::{Planner, RouteChunks};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bound;
 
-/// A gather and a scatter, each bound to one side's tables, put together byte by byte. What comes out
-/// shows where every byte goes, and nothing about chunks: each is one byte long.
+/// A gather and a scatter, each bound to one side's tables, joined byte by byte. The result shows where every byte goes,
+/// and nothing about chunks: each has one byte.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Streamed {
     /// Whether streams carry one layer after another.
     pub by_layer: bool,
-    /// In which codec: what is looked at is in which order it takes bytes, not what it makes of them.
+    /// The codec. Only the order in which it takes bytes is checked, not what it makes of them.
     pub codec: Codec,
 }
 
 impl Streamed {
-    /// As they are.
+    /// Makes a planner whose bytes travel exactly as they are.
     pub fn exact(by_layer: bool) -> Self {
         let codec = Codec::Exact;
         Self { by_layer, codec }
@@ -145,13 +144,13 @@ pub fn compile(
     Plan::compile(&from, &to, &request).map_err(|e| format!("compile: {e}"))
 }
 
-/// A deployment from its document.
+/// Returns a deployment from its document.
 pub fn deployment(document: &Value) -> Result<Deployment, String> {
     let value = serde_json::from_value(document.clone()).map_err(|e| e.to_string())?;
     Deployment::from_value(&value).map_err(|e| e.to_string())
 }
 
-/// Both sides' tables of a request.
+/// Returns both sides' tables of a request.
 pub fn tables(plan: &Plan, request: &Request) -> (Tables, Tables) {
     let side = |tables: &std::collections::BTreeMap<String, Vec<Option<u64>>>| {
         let table = |name| match tables.get(name) {
@@ -165,7 +164,7 @@ pub fn tables(plan: &Plan, request: &Request) -> (Tables, Tables) {
     (side(&request.src_blocks), side(&request.dst_blocks))
 }
 
-/// The memory address of each byte of a stream.
+/// Returns the memory address of each byte of a stream.
 fn in_stream(program: &plan::program::StreamProgram) -> Result<Vec<Address>, String> {
     let mut places = vec![None; program.bytes() as usize];
     let mut fault = None;

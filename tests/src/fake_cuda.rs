@@ -22,7 +22,7 @@ use tempfile::TempDir;
 /// The variable that has the library's path, in the process that runs a test's body.
 const LIBRARY: &str = "FAKE_CUDA_TEST_LIBRARY";
 
-/// Whether tests run on the GPU of this machine.
+/// Returns whether tests run on the GPU of this machine.
 fn with_gpu() -> bool {
     env::var_os("TRANSLOAD_TEST_GPU").is_some_and(|value| value == "1")
 }
@@ -80,24 +80,24 @@ impl Driver {
         Self(Arc::new(unsafe { Library::new(path) }.unwrap()))
     }
 
-    /// The fake, if it is that.
+    /// Returns the fake, if it is that.
     pub fn fake(&self) -> Option<Fake> {
         self.has("fake_cuda_live").then(|| Fake(self.clone()))
     }
 
-    /// Whether it has such a function.
+    /// Returns whether it has such a function.
     pub fn has(&self, name: &str) -> bool {
         // SAFETY: nobody calls it by this type.
         unsafe { self.0.get::<*const c_void>(name) }.is_ok()
     }
 
-    /// A function of the driver, to be compared.
+    /// Returns a function of the driver, to be compared.
     pub fn address(&self, name: &str) -> *const c_void {
         // SAFETY: nobody calls it by this type.
         unsafe { self.function(name) }
     }
 
-    /// A function of the driver, as an engine would call it.
+    /// Returns a function of the driver, as an engine would call it.
     ///
     /// # Safety
     /// It is of that type.
@@ -107,7 +107,7 @@ impl Driver {
     }
 }
 
-/// The fake driver of this process, which does what it is told besides.
+/// The fake driver of this process, with the functions that control it.
 #[derive(Debug)]
 pub struct Fake(Driver);
 
@@ -125,21 +125,21 @@ impl Fake {
         Self(Driver::load())
     }
 
-    /// Has the nth next call of a function fail with this code; with 0, none that was told to.
+    /// Makes the nth next call of a function fail with this code. With 0, no call fails.
     pub fn fail(&self, name: &str, nth: u32, code: u32) {
         // SAFETY: the fake has it like that.
         let fail: extern "C" fn(*const c_char, u32, u32) = unsafe { self.function("fake_cuda_fail") };
         fail(CString::new(name).unwrap().as_ptr(), nth, code);
     }
 
-    /// Has all calls of a function fail with this code, until it is told to fail for the 0th time.
+    /// Makes all calls of a function fail with this code, until [`fail`](Self::fail) is called with 0.
     pub fn fail_always(&self, name: &str, code: u32) {
         // SAFETY: the fake has it like that.
         let fail: extern "C" fn(*const c_char, u32) = unsafe { self.function("fake_cuda_fail_always") };
         fail(CString::new(name).unwrap().as_ptr(), code);
     }
 
-    /// Has the next call of a function never return.
+    /// Makes the next call of a function never return.
     pub fn hang(&self, name: &str) {
         self.fail(name, 1, u32::MAX);
     }
@@ -150,7 +150,7 @@ impl Fake {
         self.fail(name, 1, u32::MAX - 1);
     }
 
-    /// The functions of the driver that this crate's device room calls, as it lists them itself.
+    /// Returns the functions of the driver that this crate's device room calls, as it lists them itself.
     pub fn functions() -> Vec<&'static str> {
         let source = include_str!("../../crates/cuda/src/driver.rs");
         let (_, list) = source.split_once("\nfunctions! {").unwrap();
@@ -159,21 +159,21 @@ impl Fake {
         lines.map(|line| line.split_once('(').unwrap().0).collect()
     }
 
-    /// How often a function was called, or an entry of a module launched.
+    /// Returns how often a function was called, or an entry of a module launched.
     pub fn calls(&self, name: &str) -> u64 {
         // SAFETY: the fake has it like that.
         let calls: extern "C" fn(*const c_char) -> u64 = unsafe { self.function("fake_cuda_calls") };
         calls(CString::new(name).unwrap().as_ptr())
     }
 
-    /// How many allocations, streams, events, modules and the like there are.
+    /// Returns how many allocations, streams, events, modules and the like there are.
     pub fn live(&self) -> u64 {
         // SAFETY: the fake has it like that.
         let live: extern "C" fn() -> u64 = unsafe { self.function("fake_cuda_live") };
         live()
     }
 
-    /// How many bytes copies have carried to or from registered memory of the host.
+    /// Returns how many bytes copies have carried to or from registered memory of the host.
     pub fn registered_bytes(&self) -> u64 {
         // SAFETY: the fake has it like that.
         let bytes: extern "C" fn() -> u64 = unsafe { self.function("fake_cuda_registered_bytes") };
@@ -194,7 +194,7 @@ impl Fake {
         hold(device, on.into());
     }
 
-    /// Has a stream say that it is captured into a graph, or not.
+    /// Makes a stream report that it is being captured into a graph, or that it is not.
     pub fn capture(&self, stream: u64, on: bool) {
         // SAFETY: the fake has it like that.
         let capture: extern "C" fn(u64, u32) = unsafe { self.function("fake_cuda_capture") };
@@ -253,7 +253,7 @@ fn build() -> PathBuf {
         .expect("cargo build made no libfake_cuda.so")
 }
 
-/// A copy of a library without those symbols: their names are overwritten, so no search for them comes to anything.
+/// Copies a library without those symbols. Their names are overwritten, so nobody finds them.
 pub fn without(library: &Path, symbols: &[&str]) -> (TempDir, PathBuf) {
     let mut bytes = fs::read(library).unwrap();
     for symbol in symbols {
@@ -271,7 +271,7 @@ pub fn without(library: &Path, symbols: &[&str]) -> (TempDir, PathBuf) {
     (folder, file)
 }
 
-/// A library of the driver's name without anything in it; `None` where there is no C compiler.
+/// Returns a library of the driver's name without anything in it; `None` where there is no C compiler.
 pub fn empty() -> Option<(TempDir, PathBuf)> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("libcuda.so.1");
@@ -293,18 +293,18 @@ type Handle = *mut c_void;
 const SPIN: &str = include_str!("../../cuda/spin.ptx");
 const WALK: &str = include_str!("../../cuda/walk.ptx");
 
-/// How much pinned memory an engine has.
+/// The bytes of pinned memory of an engine.
 const PINNED: usize = 16 << 20;
 
-/// An engine: somebody else in the process who uses the first GPU, on a stream of their own. Everything waits its turn
-/// there.
+/// An engine: another user of the first GPU in this process, with a stream of its own. Its work runs in the order of that
+/// stream.
 #[derive(Debug)]
 pub struct Engine<'a> {
     driver: &'a Driver,
     context: Handle,
     stream: Handle,
     spin: Handle,
-    /// What is left of its pinned memory.
+    /// The part of its pinned memory that is still free.
     pinned: Mutex<&'static mut [u8]>,
 }
 
@@ -346,12 +346,12 @@ impl<'a> Engine<'a> {
         driver!(self.driver, cuCtxSetCurrent(self.context => Handle));
     }
 
-    /// Its stream, as engines hand it over.
+    /// Returns its stream, in the form in which engines pass it.
     pub fn stream(&self) -> u64 {
         self.stream.expose_provenance() as u64
     }
 
-    /// Is busy for so many microseconds.
+    /// Keeps its stream busy for this many microseconds.
     pub fn spin(&self, micros: u32) {
         self.enter();
         let mut arguments: [Handle; 1] = [(&raw const micros).cast_mut().cast()];
@@ -368,7 +368,7 @@ impl<'a> Engine<'a> {
             to => u64, pinned.as_ptr().cast() => *const c_void, bytes.len() => usize, self.stream => Handle));
     }
 
-    /// Reads device memory. The bytes are there once the stream has come to it.
+    /// Reads device memory. The bytes are there once the stream has reached this read.
     pub fn read(&self, from: u64, len: usize) -> &'static [u8] {
         let pinned = self.pinned(len);
         driver!(self.driver, cuMemcpyDtoHAsync_v2(
@@ -376,7 +376,7 @@ impl<'a> Engine<'a> {
         pinned
     }
 
-    /// Managed memory.
+    /// Returns managed memory.
     pub fn managed(&self, len: usize) -> u64 {
         self.enter();
         let mut start = 0;
@@ -384,7 +384,7 @@ impl<'a> Engine<'a> {
         start
     }
 
-    /// Has a kernel of its own read where there is no memory, 20 ms later: what an engine's own mistake looks like.
+    /// Runs a kernel that reads an invalid address, 20 ms later, like an engine with a bug.
     pub fn stray(&self) {
         self.enter();
         // It is loaded before the time begins.
@@ -399,7 +399,7 @@ impl<'a> Engine<'a> {
             self.stream => Handle, arguments.as_mut_ptr() => *mut Handle, ptr::null_mut() => *mut Handle));
     }
 
-    /// Captures what it submits meanwhile as a graph, in the strictest mode, and launches that.
+    /// Captures what `submit` submits as a graph, in the strictest mode, and launches that.
     pub fn graph(&self, submit: impl FnOnce()) {
         const GLOBAL: u32 = 0;
         self.enter();
@@ -415,13 +415,13 @@ impl<'a> Engine<'a> {
         driver!(self.driver, cuGraphDestroy(graph => Handle));
     }
 
-    /// Waits until all that it has submitted is done.
+    /// Waits until all submitted work is done.
     pub fn wait(&self) {
         self.enter();
         driver!(self.driver, cuStreamSynchronize(self.stream => Handle));
     }
 
-    /// A kernel of these sources.
+    /// Returns a kernel of these sources.
     fn kernel(&self, image: &str, name: &CStr) -> Handle {
         let (mut module, mut kernel): (Handle, Handle) = (ptr::null_mut(), ptr::null_mut());
         let image = CString::new(image).unwrap();
@@ -431,7 +431,7 @@ impl<'a> Engine<'a> {
         kernel
     }
 
-    /// Pinned memory that nobody else uses.
+    /// Returns pinned memory that has no other user.
     fn pinned(&self, len: usize) -> &'static mut [u8] {
         self.enter();
         let mut all = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);

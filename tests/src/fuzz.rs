@@ -1,4 +1,4 @@
-//! What the fuzz targets run on every input, so that ordinary tests can replay their corpora.
+//! The checks that the fuzz targets run on every input, so that ordinary tests can replay the corpora.
 //!
 //! Each function returns normally on any bytes whatever; a panic, an overflow or an endless loop is
 //! what fuzzing looks for.
@@ -10,8 +10,8 @@ use transload_layout::{Deployment, LayerSet, Order, Rank, make_meta_kv_cache};
 use transload_transfer::plan::codec::Codec;
 use transload_transfer::{Plan, Request, Tables};
 
-/// Two deployment documents, as a JSON list of two or as one for both sides; TOML is tried as well.
-/// What can be read is placed, and what is small is planned and bound.
+/// Reads two deployment documents, as a JSON list of two or as one for both sides. TOML is tried as well. A document that
+/// can be read is placed, and a small one is planned and bound.
 pub fn document(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -40,8 +40,8 @@ pub fn document(data: &[u8]) {
     }
 }
 
-/// A deployment document as peers send it: typed, and checked by nobody. Whatever its fields hold, it is
-/// a deployment or has faults; and its specs answer before that is known.
+/// Reads a deployment document in the typed form of peers, which has not been checked. Whatever its fields hold, it is a
+/// deployment or has faults; and its specs can be asked before that is known.
 pub fn typed_document(data: &[u8]) {
     let Ok(document) = postcard::from_bytes::<Document>(data) else {
         return;

@@ -1,4 +1,4 @@
-//! What KVBoost 0.9.0 does, replayed from traces of the real one.
+//! Replays traces of KVBoost 0.9.0, to compare its behaviour with ours.
 //!
 //! None of it is part of the product but the policy that [`eviction`] stands on.
 
@@ -9,10 +9,10 @@ use std::ops::AddAssign;
 
 use serde_json::Value;
 
-/// How many of the cases of some files agree.
+/// The number of cases of some files that agree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreement {
-    /// Cases that came out as recorded, bit for bit.
+    /// The number of cases that came out as recorded, bit for bit.
     pub agree: u64,
     /// Cases in all.
     pub of: u64,

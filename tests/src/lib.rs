@@ -1,5 +1,5 @@
-//! What the cross-crate tests share: a slow oracle for plans, generators of deployment pairs, and
-//! the checks that hold a planner against the oracle.
+//! Code that the cross-crate tests share: a slow oracle for plans, generators of deployment pairs, and the checks that
+//! compare a planner with the oracle.
 //!
 //! The oracle is written from the words of the reference alone and shares no code and no types with
 //! the crates that it judges: it reads deployment documents as plain JSON and works byte by byte.

@@ -1,4 +1,4 @@
-//! A path that is deliberately simple: between agents of one process, through channels. It can be told to fail.
+//! A simple path between agents of one process, through channels. Tests can make it fail.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,14 +20,14 @@ use transload_transfer::{AgentId, Path};
 /// The path of this provider.
 pub const MEMORY: Path = Path::new(9).unwrap();
 
-/// What is to go wrong.
+/// The failures that a test has requested.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// So many streams break off in their middle.
+    /// This many streams break off in the middle.
     pub broken: Arc<AtomicUsize>,
-    /// So many pieces arrive with another byte.
+    /// This many pieces arrive with a changed byte.
     pub damaged: Arc<AtomicUsize>,
-    /// So many offers come to nothing.
+    /// This many offers are refused.
     pub refused: Arc<AtomicUsize>,
 }
 
@@ -45,13 +45,13 @@ pub struct InMemory {
 }
 
 impl InMemory {
-    /// A path that fails so.
+    /// Makes a path with these faults.
     pub fn with(faults: Faults) -> Self {
         Self { faults, ..Self::default() }
     }
 }
 
-/// A piece of a stream: its number, and bytes; none at its end.
+/// The number and the bytes of a piece. The last one is empty.
 type Piece = (u64, Vec<u8>);
 
 impl Provider for InMemory {

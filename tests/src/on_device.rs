@@ -1,4 +1,4 @@
-//! Plans carried out on a GPU, and seen by what became of the destination.
+//! Runs plans on a GPU, and checks the bytes of the destination.
 
 use std::cell::Cell;
 
@@ -15,25 +15,25 @@ use crate::compiled::each_bound;
 use crate::oracle::{self, Address, Request};
 use crate::planner::{Planner, RouteChunks};
 
-/// Which of the two sides lie in the GPU's memory.
+/// Selects the sides whose caches are in the GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sides {
     /// The source, to the host.
     Source,
     /// The destination, from the host.
     Destination,
-    /// Both.
+    /// Both sides.
     Both,
 }
 
-/// A planner that copies, and tells from the bytes of the destination where each has come from.
+/// A planner that copies, and finds out the source of each byte from the destination's contents.
 #[derive(Debug)]
 pub struct OnDevice<'a> {
     /// The GPU.
     pub gpu: &'a Gpu,
-    /// What is on it.
+    /// The sides on the GPU.
     pub sides: Sides,
-    /// How many programs it has run so far.
+    /// The number of programs that it has run.
     pub programs: &'a Cell<u64>,
 }
 
@@ -59,7 +59,7 @@ impl Side {
     }
 }
 
-/// Allocations of one length.
+/// A set of allocations of equal length.
 #[derive(Clone, Copy)]
 struct Shape {
     count: u64,
@@ -71,7 +71,7 @@ impl Shape {
         vec![self.len as usize; self.count as usize]
     }
 
-    /// The program that copies all of it.
+    /// Returns the program that copies all of it.
     fn whole(self) -> Program {
         let step = 1 << ALLOCATION_BITS;
         let layers = Loop { count: self.count, src: step, dst: step };
@@ -81,7 +81,7 @@ impl Shape {
         }
     }
 
-    /// The address of each byte. Their numbers begin with 1.
+    /// Returns the address of each byte. Their numbers begin with 1.
     fn addresses(self) -> impl Iterator<Item = Address> {
         (0..self.count).flat_map(move |allocation| (0..self.len).map(move |offset| Address { allocation, offset }))
     }

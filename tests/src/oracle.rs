@@ -18,32 +18,32 @@ pub use document::{Group, Side, Stated};
 pub use spec::{Component, Spec};
 pub use transfer::{Moved, Request, Route, transfer, transfer_to};
 
-/// What is wrong with a document or a request, in words.
+/// Describes in words why a document or a request is wrong.
 pub type Fault = String;
 
 /// A byte's place in the memory of one rank and group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
-    /// 0 where the group lies in one allocation, the layer slot where each layer has its own.
+    /// 0 if the group is in one allocation; the layer slot if each layer has its own.
     pub allocation: u64,
     /// Byte offset inside the allocation.
     pub offset: u64,
 }
 
 impl Address {
-    /// The address of the next byte.
+    /// Makes the address of the next byte.
     pub fn next(self) -> Self {
         Self { offset: self.offset + 1, ..self }
     }
 
-    /// The address of the byte before, if the allocation has one.
+    /// Makes the address of the byte before, if the allocation has one.
     pub fn previous(self) -> Option<Self> {
         Some(Self { offset: self.offset.checked_sub(1)?, ..self })
     }
 }
 
-/// What a byte is: its coordinates in the model, the same on every rank and in every layout. Which
-/// state of the sequence it belongs to, and in which block that lies, is kept beside it.
+/// Identifies a byte by its coordinates in the model, which are equal on every rank and in every layout. Its state of the
+/// sequence, and the block of that, are kept separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
     /// Global layer id.
@@ -62,7 +62,7 @@ pub struct Name {
     pub byte: u64,
 }
 
-/// Where every byte of one group lies on one rank: (name, block, state in the block) to address.
+/// Returns the address of every byte of one group on one rank, by name, block, and state in the block.
 pub fn addresses(document: &Value, rank: u64, group: &str) -> Result<BTreeMap<(Name, u64, u64), Address>, Fault> {
     let side = Side::read(document)?;
     let group = side.group(group)?;
@@ -83,7 +83,7 @@ pub fn addresses(document: &Value, rank: u64, group: &str) -> Result<BTreeMap<(N
     Ok(found)
 }
 
-/// How many allocations one group has on one rank, and how many bytes each must have at least.
+/// Returns how many allocations one group has on one rank, and how many bytes each must have at least.
 pub fn allocations(document: &Value, rank: u64, group: &str) -> Result<(u64, u64), Fault> {
     let side = Side::read(document)?;
     let group = side.group(group)?;
@@ -98,7 +98,7 @@ pub fn allocations(document: &Value, rank: u64, group: &str) -> Result<(u64, u64
     })
 }
 
-/// Bytes from one block to the next, or from one layer to the next, of one group: the largest of
+/// Returns the bytes from one block to the next, or from one layer to the next, of one group: the largest of
 /// all ranks, or of those of a pipeline stage. `None` where the axis has no stride of its own: a layer that is an allocation, or
 /// an axis inside a bracket.
 pub fn stride(document: &Value, group: &str, stage: Option<u64>, axis: char) -> Result<Option<u64>, Fault> {

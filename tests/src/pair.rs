@@ -1,5 +1,5 @@
-//! Two agents in one process whose deployments differ, with random contents, and the same copy made
-//! beside them: what a destination has to look like in the end.
+//! Makes two agents in one process whose deployments differ, with random contents. The same copy is made directly, to
+//! tell what the destination must contain in the end.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -18,12 +18,12 @@ use transload_transfer::{
     Ticket,
 };
 
-/// A deployment of one group with 4 heads: its TP size, block size and order.
+/// Returns a deployment of one group with 4 heads: its TP size, block size and order.
 pub fn deployment(tp: u32, block: u32, order: &str) -> Deployment {
     of_layers(4, 16, (tp, block, order))
 }
 
-/// The same with so many layers, whose heads have so many elements.
+/// Returns a deployment with this number of layers and of elements in a head.
 fn of_layers(layers: u32, head_dim: u32, (tp, block, order): (u32, u32, &str)) -> Deployment {
     let last = layers - 1;
     let spec = Spec::attention(4, head_dim.into(), Dtype::Bf16);
@@ -37,7 +37,7 @@ fn of_layers(layers: u32, head_dim: u32, (tp, block, order): (u32, u32, &str)) -
         .unwrap()
 }
 
-/// Memory for each rank of a deployment.
+/// Returns memory for each rank of a deployment.
 pub fn memories(deployment: &Deployment) -> Vec<Memory> {
     let ranks = deployment.ranks().map(|rank| {
         let (_, stage) = deployment.split_rank(rank);
@@ -61,24 +61,24 @@ pub fn fill(memory: &Memory, seed: u64) {
     memory.write(0, &bytes).unwrap();
 }
 
-/// What lies in a memory.
+/// Returns the contents of a memory.
 pub fn contents(memory: &Memory) -> Vec<u8> {
     let mut bytes = vec![0; memory.bytes() as usize];
     memory.read(0, &mut bytes).unwrap();
     bytes
 }
 
-/// A further path; and the GPUs that the caches are on, one rank after the other, with what transfers may do there.
+/// An additional path, the GPUs that have the caches, by rank, and the access of transfers to these.
 type Extras<'a> = (Option<InMemory>, (&'a [&'a Gpu], Access));
 
 /// The caches are in memory of the host.
 const ON_HOST: (&[&Gpu], Access) = (&[], Access::ReadWrite);
 
-/// One agent.
+/// One agent of the pair, and its memory.
 pub struct Side {
     /// The agent.
     pub agent: Agent,
-    /// The memory of each rank. Where the caches are on a GPU, what was in them at first.
+    /// The memory of each rank. If the caches are on a GPU, it has their initial contents.
     pub memories: Vec<Memory>,
     /// The caches of the ranks, where they are on a GPU.
     pub on_gpu: Vec<DeviceMemory>,
@@ -87,7 +87,7 @@ pub struct Side {
 }
 
 impl Side {
-    /// An agent with memory for all ranks, filled by seeds from 1 on. `step` scatters its blocks.
+    /// Makes an agent with memory for all ranks, filled by seeds from 1 on. `step` scatters its blocks.
     pub fn new(identity: Identity, deployment: Deployment, step: u32, options: AgentOptions) -> Self {
         let further = further_path();
         Self::with(identity, deployment, step, options, (further, ON_HOST))
@@ -123,7 +123,7 @@ impl Side {
     }
 }
 
-/// The path in memory, if all agents of the tests are to have it: `TRANSLOAD_TEST_PATH=memory`. Where transfers may take any
+/// Returns the path in memory, if all agents of the tests are to have it: `TRANSLOAD_TEST_PATH=memory`. Where transfers may take any
 /// path, they take that.
 fn further_path() -> Option<InMemory> {
     static SHARED: OnceLock<InMemory> = OnceLock::new();
@@ -142,9 +142,9 @@ pub struct Pair {
     pub dst: Side,
     /// Tokens of the request.
     pub tokens: u64,
-    /// What they are.
+    /// The content of the blocks.
     pub content: ContentDigest,
-    /// What certifies both, and further agents of their cluster.
+    /// The authority that certifies both agents, and more agents of their cluster.
     pub authority: Authority,
 }
 
@@ -155,22 +155,22 @@ impl Default for Pair {
 }
 
 impl Pair {
-    /// A pair whose source and destination have these roles.
+    /// Makes a pair whose source and destination have these roles.
     pub fn with_roles(roles: [Roles; 2]) -> Self {
         Self::make(roles, Default::default())
     }
 
-    /// A pair of agents with these settings.
+    /// Makes a pair of agents with these settings.
     pub fn with_options(options: AgentOptions) -> Self {
         Self::with_each_options([options.clone(), options])
     }
 
-    /// A pair whose source and destination have these settings.
+    /// Makes a pair whose source and destination have these settings.
     pub fn with_each_options(options: [AgentOptions; 2]) -> Self {
         Self::make([Roles::all(); 2], options)
     }
 
-    /// A pair of other deployments.
+    /// Makes a pair of other deployments.
     pub fn of(deployments: [Deployment; 2]) -> Self {
         Self::between(deployments, [Roles::all(); 2], Default::default())
     }
@@ -180,7 +180,7 @@ impl Pair {
         Self::between(deployments, roles, options)
     }
 
-    /// A pair with one more path.
+    /// Makes a pair with an additional path.
     pub fn with_room(room: InMemory) -> Self {
         let deployments = [deployment(2, 4, "NHD"), deployment(4, 6, "HND")];
         let roles = [Roles::all(); 2];
@@ -188,17 +188,17 @@ impl Pair {
         Self::all(deployments, roles, Default::default(), extras)
     }
 
-    /// A pair whose source and destination have their caches on a GPU, or not.
+    /// Makes a pair whose source and destination have their caches on a GPU, or not.
     pub fn on_gpus(gpus: [Option<&Gpu>; 2]) -> Self {
         Self::on_gpus_with(gpus, Access::ReadWrite)
     }
 
-    /// The same; this is what transfers may do with caches on a GPU.
+    /// Makes a pair with caches on these GPUs, for which transfers have this access.
     pub fn on_gpus_with(gpus: [Option<&Gpu>; 2], access: Access) -> Self {
         Self::on_gpus_of(gpus, access, Default::default())
     }
 
-    /// The same, with these settings.
+    /// Like `on_gpus_with`, with these settings.
     pub fn on_gpus_with_options(gpus: [Option<&Gpu>; 2], options: AgentOptions) -> Self {
         Self::on_gpus_of(gpus, Access::ReadWrite, [options.clone(), options])
     }
@@ -210,18 +210,18 @@ impl Pair {
         Self::all(deployments, [Roles::all(); 2], options, [src, dst])
     }
 
-    /// The same with [`DEEP`] layers: each route has 6.1 slots of a ring, in runs of 156 bytes.
+    /// Makes a pair of [`DEEP`] layers on GPUs. Each route has 6.1 slots of a ring, in runs of 156 bytes.
     pub fn deep_on_gpus(gpus: [Option<&Gpu>; 2]) -> Self {
         let [src, dst] = &gpus;
         Self::deep_on_several([src.as_slice(), dst.as_slice()], Default::default())
     }
 
-    /// The same, with these settings; the ranks of a side take turns on its GPUs.
+    /// Like `deep_on_gpus`, with these settings. The ranks of a side take turns on its GPUs.
     pub fn deep_on_several(gpus: [&[&Gpu]; 2], options: AgentOptions) -> Self {
         Self::deep_of_heads(39, gpus, options)
     }
 
-    /// [`DEEP`] layers whose heads have so many elements of 2 bytes.
+    /// Makes a pair of [`DEEP`] layers whose heads have this many elements of 2 bytes.
     pub fn deep_of_heads(head_dim: u32, [src, dst]: [&[&Gpu]; 2], options: AgentOptions) -> Self {
         let deep = |shape| of_layers(DEEP, head_dim, shape);
         let deployments = [deep((2, 4, "NHD")), deep((4, 6, "HND"))];
@@ -258,7 +258,7 @@ impl Pair {
         }
     }
 
-    /// A ticket for all ranks of one side.
+    /// Returns a ticket for all ranks of one side.
     pub fn ticket(&self, owner: &Side, set: LeaseSetId, direction: Direction) -> Ticket {
         let agent = &owner.agent;
         let claims = Claims {
@@ -291,24 +291,24 @@ impl Pair {
         leases
     }
 
-    /// The push of all ranks of the source.
+    /// Returns the push of all ranks of the source.
     pub fn push_request(&self, ticket: Ticket) -> PushRequest {
         let ranks = (0..self.src.memories.len() as u32).map(Rank);
         PushRequest::new(ticket, ranks, self.src.tables.clone(), self.content, self.tokens)
     }
 
-    /// The pull of all ranks of one side.
+    /// Returns the pull of all ranks of one side.
     pub fn request(&self, ticket: Ticket, mine: &Side) -> PullRequest {
         let ranks = (0..mine.memories.len() as u32).map(Rank);
         PullRequest::new(ticket, ranks, mine.tables.clone(), self.content, self.tokens)
     }
 
-    /// What the destination has to look like: the same copy, made in one process.
+    /// Returns the contents that the destination must have, from the same copy within one process.
     pub fn expected(&self) -> Vec<Vec<u8>> {
         self.expected_from(self.src.agent.deployment(), &self.src.memories)
     }
 
-    /// What the destination has to look like if the blocks were in these memories.
+    /// Like `expected`, for source blocks in these memories.
     pub fn expected_from(&self, from: &Deployment, memory_of: &[Memory]) -> Vec<Vec<u8>> {
         let (src, dst) = (&self.src, &self.dst);
         let twins = memories(dst.agent.deployment());
@@ -324,7 +324,7 @@ impl Pair {
         twins.iter().map(contents).collect()
     }
 
-    /// What the destination looks like.
+    /// Returns the contents of the destination.
     pub fn found(&self) -> Vec<Vec<u8>> {
         match &self.dst.on_gpu[..] {
             [] => self.dst.memories.iter().map(contents).collect(),
@@ -333,7 +333,7 @@ impl Pair {
     }
 }
 
-/// All bytes of one allocation.
+/// Returns a program for all bytes of one allocation.
 fn whole(len: u64) -> Program {
     Program { nests: vec![Nest { loops: smallvec![], run: len }], placed: vec![Placed { nest: 0, src: 0, dst: 0 }] }
 }
@@ -343,7 +343,7 @@ pub fn copy_all<'a>(from: impl Into<Place<'a>>, to: impl Into<Place<'a>>, len: u
     device::copy(&whole(len), from, to, &CopyOptions::default()).unwrap();
 }
 
-/// Memory of a GPU that holds what a memory of the host does.
+/// Copies a memory of the host to one of a GPU.
 pub fn upload(gpu: &Gpu, memory: &Memory, access: Access) -> DeviceMemory {
     let len = memory.bytes();
     let device = DeviceMemory::allocate(gpu, &[len as usize]).unwrap();
@@ -356,7 +356,7 @@ pub fn upload(gpu: &Gpu, memory: &Memory, access: Access) -> DeviceMemory {
     }
 }
 
-/// Memory of the host that holds what a memory of a GPU does.
+/// Copies a memory of a GPU to one of the host.
 pub fn download(device: &DeviceMemory) -> Memory {
     let (_, len) = device.allocation(0).unwrap();
     let memory = Memory::allocate(&[len as usize]).unwrap();

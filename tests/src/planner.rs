@@ -5,8 +5,7 @@ use serde_json::Value;
 use crate::chunks::{self, Chunk, Tally};
 use crate::oracle::{self, Fault, Request};
 
-/// One list of a plan: what one source rank sends one destination rank for one group, or a part of
-/// that.
+/// A list of chunks that one source rank sends to one destination rank for one group, or for a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteChunks {
     /// The sender.
@@ -15,13 +14,13 @@ pub struct RouteChunks {
     pub dst_rank: u64,
     /// The group's name.
     pub group: String,
-    /// Bound to the request's block tables.
+    /// The chunks for the request's block tables.
     pub chunks: Vec<Chunk>,
 }
 
-/// Something that plans transfers.
+/// A planner of transfers that is under test.
 pub trait Planner {
-    /// All chunks of a transfer, from two documents and a request.
+    /// Returns all chunks of a transfer, from two documents and a request.
     fn chunks(&self, from: &Value, to: &Value, request: &Request) -> Result<Vec<RouteChunks>, String>;
 }
 
@@ -44,18 +43,18 @@ impl Planner for Slow {
     }
 }
 
-/// How closely chunks are looked at.
+/// The strictness of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
-    /// Every byte once, from the right place.
+    /// Checks that every byte comes once, from the right place.
     Bytes,
-    /// And chunks as long as they have to be.
+    /// Also checks that chunks are as long as possible.
     Chunks,
 }
 
-/// Holds a planner's answer against the oracle's.
+/// Compares a planner's answer with the oracle's.
 ///
-/// Every route that the oracle knows must be covered exactly, and there may be no chunk beside those
+/// Every route that the oracle knows must be covered exactly, and there may be no other chunk
 /// routes. What may be left unmerged is counted in the [`Tally`]; what may not is a fault.
 pub fn check(
     demand: Demand,

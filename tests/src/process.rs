@@ -1,4 +1,4 @@
-//! Tests of several processes: the test binary runs itself once more, and the two talk in lines.
+//! Runs tests of several processes: the test binary starts itself again, and the two exchange lines of text.
 //!
 //! The other process runs one test of the same binary (ignored otherwise, and called by its exact name).
 //! It is told what to do by environment variables and by lines on its standard input, and says what
@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-/// What distinguishes lines of ours from those of the test harness.
+/// The prefix that distinguishes our lines from those of the test harness.
 const MARK: &str = "@";
 
-/// Another process. Killed when dropped.
+/// Another process, which is killed on drop.
 #[derive(Debug)]
 pub struct Other {
     child: Child,
@@ -52,7 +52,7 @@ impl Other {
         Self { child, input, lines, reader: Some(reader) }
     }
 
-    /// Says a line to it. Nothing where it is dead.
+    /// Sends a line to the process, unless it is dead.
     pub fn say(&mut self, line: &str) {
         if let Some(input) = &mut self.input {
             // It may die at any time; its silence will tell.
@@ -60,19 +60,19 @@ impl Other {
         }
     }
 
-    /// The next line that it says; `None` once it is dead.
+    /// Returns the next line that it says; `None` once it is dead.
     pub async fn hear(&mut self) -> Option<String> {
         let patience = Duration::from_secs(60);
         let line = tokio::time::timeout(patience, self.lines.recv()).await;
         line.expect("the other process hangs")
     }
 
-    /// Its number, to be killed by.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// `kill -9`, now.
+    /// Kills the process with `kill -9`.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
     }
@@ -94,12 +94,12 @@ impl Drop for Other {
     }
 }
 
-/// Says a line to the process that has started this one.
+/// Sends a line to the process that started this one.
 pub fn say(line: &str) {
     println!("{MARK}{line}");
 }
 
-/// The lines that the process that has started this one says. They end when it wants no more, or is
+/// Returns the lines that the process that has started this one says. They end when it wants no more, or is
 /// dead.
 pub fn heard() -> mpsc::UnboundedReceiver<String> {
     let (sender, lines) = mpsc::unbounded_channel();
@@ -113,7 +113,7 @@ pub fn heard() -> mpsc::UnboundedReceiver<String> {
     lines
 }
 
-/// What this process holds that a dead peer could have left behind.
+/// Counts the resources of this process that a dead peer could have left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Belongings {
     /// Open file descriptors.
@@ -154,7 +154,7 @@ impl Belongings {
     }
 }
 
-/// Memory that this process has in use, in KiB.
+/// Returns the memory in use by this process, in KiB.
 pub fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
@@ -173,13 +173,13 @@ pub fn alone() -> MutexGuard<'static, ()> {
 pub struct Chance(pub u64);
 
 impl Chance {
-    /// The next number.
+    /// Returns the next number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mix(self.0)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.draw() % bound
     }

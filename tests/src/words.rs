@@ -1,10 +1,10 @@
-//! Words of paths, as peers of the tests say and hear them: encoded by hand, from the words of the reference.
+//! Encodes and decodes messages about paths by hand, from the reference page.
 
 use transload_transfer::Path;
 use transload_transfer::plan::ids::Nonce;
 use transload_transfer::wire::message::Message;
 
-/// A number as postcard has it: seven bits a byte, the lowest first.
+/// Encodes a number as postcard does: seven bits a byte, the lowest first.
 fn number(mut n: u64, out: &mut Vec<u8>) {
     while n > 127 {
         out.push(n as u8 | 128);
@@ -45,7 +45,7 @@ pub fn lanes_wanted(lanes: u16) -> Message {
     Message::Path { path, word }
 }
 
-/// Tells where lanes may be connected to.
+/// Makes the message that offers lanes at these ports.
 pub fn lanes_offered(ports: &[u16], nonce: Nonce) -> Message {
     let mut word = vec![1];
     number(ports.len() as u64, &mut word);
@@ -57,7 +57,7 @@ pub fn lanes_offered(ports: &[u16], nonce: Nonce) -> Message {
     Message::Path { path, word }
 }
 
-/// Tells where a ring can be fetched.
+/// Makes the message that offers a ring.
 pub fn ring_offered(socket: &str, token: (Nonce, Nonce)) -> Message {
     let mut word = Vec::new();
     number(socket.len() as u64, &mut word);
@@ -75,12 +75,12 @@ fn word(message: &Message, of: Path) -> Option<&[u8]> {
     }
 }
 
-/// Whether a message asks for lanes.
+/// Returns whether a message asks for lanes.
 pub fn wants_lanes(message: &Message) -> bool {
     word(message, Path::QUIC).is_some_and(|word| word[0] == 0)
 }
 
-/// Where lanes are offered, if they are.
+/// Returns the address at which lanes are offered, if a message offers any.
 pub fn offers_lanes(message: &Message) -> Option<(Vec<u16>, Nonce)> {
     let mut word = Reader(word(message, Path::QUIC)?);
     if word.number()? != 1 {
@@ -91,7 +91,7 @@ pub fn offers_lanes(message: &Message) -> Option<(Vec<u16>, Nonce)> {
     Some((ports, word.nonce()?))
 }
 
-/// Where a ring is offered, if one is.
+/// Returns the socket at which a ring is offered, if a message offers one.
 pub fn offers_ring(message: &Message) -> Option<(String, (Nonce, Nonce))> {
     let mut word = Reader(word(message, Path::RING)?);
     let length = word.number()?;

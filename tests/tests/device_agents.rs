@@ -15,10 +15,10 @@ use transload_transfer::{
     After, AgentOptions, Direction, LeaseEnd, LeaseRequest, LeaseSetId, Path, PathSet, PullReport, TransferError,
 };
 
-/// Which sides have their caches on the GPU.
+/// The sides that have their caches on the GPU.
 const WHERE: [[bool; 2]; 3] = [[true, true], [true, false], [false, true]];
 
-/// The paths between them.
+/// Returns the paths between them.
 fn paths_of(on: [bool; 2]) -> Vec<Path> {
     match on {
         [true, true] => vec![Path::QUIC, Path::RING, Path::DEVICE],
@@ -95,8 +95,8 @@ fn streams_that_are_cut_anywhere_move_in_the_longest_units() {
     });
 }
 
-/// The next bytes of a stream are taken off the network while those before them cross the bus: a GPU that stands still has two copies of
-/// each stream.
+/// The next bytes of a stream are read from the network while earlier ones cross the bus. So a stalled GPU holds two
+/// copies of each stream.
 #[test]
 fn bytes_are_taken_while_others_cross_the_bus() {
     run("bytes_are_taken_while_others_cross_the_bus", &[], |fake| {
@@ -131,7 +131,7 @@ fn bytes_are_taken_while_others_cross_the_bus() {
     });
 }
 
-/// Pulls, and says which paths were taken, after how many attempts at most.
+/// Pulls, and returns the paths that were used, after this many attempts at most.
 async fn pull(pair: &Pair, set: u8, allowed: PathSet) -> Result<(PathSet, u32), TransferError> {
     let set = LeaseSetId([set; 16]);
     let _leases = pair.leases(&pair.src, set, false).await;
@@ -144,7 +144,7 @@ async fn pull(pair: &Pair, set: u8, allowed: PathSet) -> Result<(PathSet, u32), 
     Ok((paths(&report), attempts.unwrap()))
 }
 
-/// Where all caches are on one GPU bytes stay there; elsewhere the next path is taken, and the report says so.
+/// If all caches are on one GPU, the bytes stay there. Otherwise the next path is used, and the report says so.
 #[test]
 fn the_shortest_path_is_taken() {
     let two_gpus = &[("FAKE_CUDA_DEVICES", "2")];
@@ -182,8 +182,8 @@ fn the_shortest_path_is_taken() {
     });
 }
 
-/// Each function that rings need fails at each of its calls once: what is reported good is right, and comes by another path if
-/// not by this one.
+/// Each function that rings need fails once at each of its calls. Every reported success is correct, if necessary by
+/// another path.
 #[test]
 fn each_call_of_a_ring_may_fail() {
     let no_delays = &[("FAKE_CUDA_DELAY_US", "0")];
@@ -217,7 +217,7 @@ fn each_call_of_a_ring_may_fail() {
     });
 }
 
-/// A cache that may only be read is never written, whoever registers it for what.
+/// A read-only cache is never written, whatever it is registered for.
 #[test]
 fn a_cache_that_may_only_be_read_is_not_written() {
     run("a_cache_that_may_only_be_read_is_not_written", &[], |_| {
@@ -259,11 +259,11 @@ fn pushes_reach_every_byte_from_and_to_a_gpu() {
     });
 }
 
-/// Blocks that an engine still computes, and blocks that it still reads, on the GPU: it has submitted that, and does it later.
+/// An engine that has submitted the computing of blocks, and the reading of others, to the GPU, which does both later.
 struct Busy<'a> {
     engine: Engine<'a>,
     gpu: &'a Gpu,
-    /// For how many microseconds it computes, and then reads: longer than a pull takes.
+    /// The microseconds that it computes, and then reads. This is longer than a pull takes.
     micros: u32,
 }
 
@@ -273,7 +273,7 @@ impl Busy<'_> {
         unsafe { Mark::new(self.gpu, self.engine.stream()).unwrap() }
     }
 
-    /// What the source's ranks hold comes to them later; until then there are zeros.
+    /// Fills the caches of the source's ranks after a delay. Until then they are zero.
     fn computes(&self, pair: &Pair) -> Mark {
         for (memory, device) in pair.src.memories.iter().zip(&pair.src.on_gpu) {
             let (start, len) = device.allocation(0).unwrap();
@@ -284,7 +284,7 @@ impl Busy<'_> {
         self.mark()
     }
 
-    /// What the destination's ranks hold is read later.
+    /// Reads the caches of the destination's ranks after a delay.
     fn reads(&self, pair: &Pair) -> (Mark, Vec<&'static [u8]>) {
         self.engine.spin(self.micros);
         let devices = pair.dst.on_gpu.iter().map(|device| device.allocation(0).unwrap());
@@ -293,8 +293,8 @@ impl Busy<'_> {
     }
 }
 
-/// Pulls from blocks that are computed later into blocks that are read later. Says whether what came was right, and
-/// whether what was read was.
+/// Pulls from blocks that are computed later into blocks that are read later. Returns whether the pulled bytes were
+/// correct, and whether those that were read were.
 async fn pull_busy(busy: &Busy<'_>, path: Path, marked: bool) -> (bool, bool) {
     let pair = pair(busy.gpu, [true, true]);
     let (before, expected) = (pair.found(), pair.expected());
@@ -327,8 +327,8 @@ async fn pull_busy(busy: &Busy<'_>, path: Path, marked: bool) -> (bool, bool) {
     (pair.found() == expected, read == before)
 }
 
-/// Nothing is read before it is computed, and nothing overwritten before it is read, where marks say so; without them
-/// it is.
+/// With marks, nothing is read before it is computed and nothing is overwritten before it is read. Without marks this
+/// happens.
 #[test]
 fn nothing_is_touched_before_its_mark() {
     run_anywhere("nothing_is_touched_before_its_mark", &[], |driver| {
@@ -350,7 +350,7 @@ fn nothing_is_touched_before_its_mark() {
     });
 }
 
-/// A mark that never comes holds up its own lease and pull only, and both end by their own time.
+/// A mark that is never reached delays only its own lease and pull, and both end at their time limits.
 #[test]
 fn a_mark_that_never_comes_ends_with_its_lease() {
     run("a_mark_that_never_comes_ends_with_its_lease", &[], |fake| {

@@ -1,4 +1,4 @@
-//! Every input that fuzzing ever found worth keeping, replayed.
+//! Replays every interesting input that fuzzing has found.
 
 use std::path::Path;
 

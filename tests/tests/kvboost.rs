@@ -1,4 +1,4 @@
-//! Recordings of KVBoost, replayed.
+//! Replays recordings of KVBoost.
 
 use std::path::Path;
 

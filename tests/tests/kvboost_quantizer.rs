@@ -1,4 +1,4 @@
-//! KVBoost's quantizer, bit for bit, on what the real one recorded.
+//! Compares our quantizer with recordings of KVBoost's, bit for bit.
 
 use serde_json::Value;
 use transload_tests::kvboost::quantizer;
@@ -18,7 +18,7 @@ fn every_recorded_case_and_pair_agrees() {
     assert_eq!((pairs.agree, pairs.of), (256, 256));
 }
 
-/// Whatever number of a recording is another one, its case does not agree any more.
+/// If any number of a recording is changed, its case no longer agrees.
 #[test]
 fn another_number_does_not_agree() {
     let all = recorded(QUANTIZED);

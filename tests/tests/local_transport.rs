@@ -1,5 +1,4 @@
-//! The path between two processes of one host, with two real processes: this binary runs itself
-//! once more, as [`other_process`].
+//! The local path between two real processes: this binary starts itself again, as [`other_process`].
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,13 +9,13 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use transload_transfer::internal::handover::{Connection, HandoverError, Limits, Listener, connect};
 use transload_transfer::internal::ring::{self, Doorbell, random_token};
-use transload_transfer::internal::staging::{Consumer, Producer, RingError, RingShape};
+use transload_transfer::internal::slots::{Consumer, Producer, RingError, RingShape};
 use transload_transfer::wire::internal::ring::{SocketName, Token};
 
-/// Far more than anything here takes; a test that hangs fails by it.
+/// A time limit far above what anything here takes, so that a test that hangs fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Either end of a ring.
+/// One end of a ring.
 trait End: Send + 'static {
     fn bell(&self) -> Doorbell;
 }
@@ -295,7 +294,7 @@ impl Other {
         Self(child)
     }
 
-    /// SIGKILL, after a while.
+    /// Kills the process with SIGKILL, after a while.
     fn die_in(self, delay: Duration) -> tokio::task::JoinHandle<()> {
         tokio::task::spawn_blocking(move || {
             std::thread::sleep(delay);
@@ -316,7 +315,7 @@ impl Drop for Other {
     }
 }
 
-/// What this process holds that a dead peer could have left behind.
+/// Counts the resources of this process that a dead peer could have left behind.
 #[derive(Debug, PartialEq, Eq)]
 struct Belongings {
     descriptors: usize,
@@ -336,7 +335,7 @@ struct SharedMap {
     len: u64,
 }
 
-/// The mappings of this process that are rings.
+/// Returns the mappings of this process that are rings.
 fn shared_maps() -> Vec<SharedMap> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let ours = maps.lines().filter(|l| l.contains("memfd:transload"));
@@ -349,7 +348,7 @@ fn shared_maps() -> Vec<SharedMap> {
     .collect()
 }
 
-/// How often each side is killed; `TRANSLOAD_TEST_KILLS` asks for more.
+/// Returns how often each side is killed; `TRANSLOAD_TEST_KILLS` asks for more.
 fn rounds() -> u64 {
     let asked = std::env::var("TRANSLOAD_TEST_KILLS").ok();
     asked.and_then(|n| n.parse().ok()).unwrap_or(40)
@@ -363,7 +362,7 @@ fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// Descriptors are counted here, so the tests of this file take turns.
+/// Locks the tests of this file, which take turns because descriptors are counted.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)

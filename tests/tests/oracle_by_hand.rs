@@ -7,7 +7,7 @@ use transload_tests::chunks::{self, Chunk};
 use transload_tests::oracle::{self, Address, Name, Request, Route, Side};
 use transload_tests::planner::Demand;
 
-/// A deployment of one group on one rank, with keys of the group put over the defaults.
+/// Returns a deployment of one group on one rank, with keys of the group put over the defaults.
 fn one(spec: Value, group: Value) -> Value {
     deployment(json!([spec]), group, json!({}))
 }
@@ -24,7 +24,7 @@ fn attention(heads: u64, k: u64, v: u64, dtype: &str) -> Value {
     json!({"kind": "attention", "heads": heads, "head_dim": k, "v_head_dim": v, "dtype": dtype})
 }
 
-/// Address of byte 0 of (layer, block, state, spec, component, unit, i, j) on a rank.
+/// Returns the address of byte 0 of (layer, block, state, spec, component, unit, i, j) on a rank.
 fn at(document: &Value, rank: u64, [layer, block, state]: [u64; 3], rest: [u64; 5]) -> Address {
     let side = Side::read(document).unwrap();
     let group = side.group("g").unwrap();
@@ -102,7 +102,7 @@ fn all_data_of_a_block_before_all_scales() {
     assert_eq!(offset(&page, 0, [1, 2, 3], [1, 1, 0, 0, 0]), 5 * 64 + 40 + 12 + 3);
 }
 
-/// Heads, then states, then a key and its value; whatever order the deployment has.
+/// Heads come first, then states, then a key and its value, in any order of the deployment.
 #[test]
 fn attention_in_a_page() {
     let indexer = json!({"kind": "indexer", "data_bytes": 3, "scale_bytes": 1});
@@ -253,7 +253,7 @@ fn more_ranks_than_heads() {
     assert_eq!(by, [0, 0, 1]);
 }
 
-/// Which source rank sends each (layer, state) to a destination rank.
+/// Returns the source rank that sends each (layer, state) to a destination rank.
 fn shares(from: &Value, to: &Value, tokens: u64, dst_rank: u64) -> BTreeMap<(u64, u64), u64> {
     let routes = oracle::transfer(from, to, &ask(0, tokens)).unwrap();
     let mut shares = BTreeMap::new();
@@ -357,12 +357,12 @@ fn tables(request: Request, src: &[u64], dst: &[u64]) -> Request {
     Request { src_blocks: table(src), dst_blocks: table(dst), ..request }
 }
 
-/// No two neighbours stay neighbours: 0, 2, 4, ..., 1, 3, ...
+/// Returns block ids of which no two neighbours are consecutive: 0, 2, 4, ..., 1, 3, ...
 fn scattered(blocks: u64) -> Vec<u64> {
     (0..blocks).step_by(2).chain((1..blocks).step_by(2)).collect()
 }
 
-/// The canonical case with a state and head of 1 byte where it has 512; nothing else is scaled. One
+/// Returns the canonical case with a state and head of 1 byte where it has 512; nothing else is scaled. One
 /// decode rank's chunks, and the length of each.
 fn canonical(from: (u64, u64, &str), to: (u64, u64, &str)) -> (usize, u64) {
     let side = |(tp, block_size, order): (u64, u64, &str)| {
@@ -435,8 +435,8 @@ fn what_may_stay_apart_and_what_may_not() {
     assert!(fault(&pair, &[(0, 8), (8, 8), (24, 16)]).contains("had to be one"));
 }
 
-/// The source has blocks inside of its states, the destination one state in each block, in the order of
-/// the source's memory: whole rows of blocks lie together, and states by themselves are far too many.
+/// The source's order has blocks inside of states. The destination has one state in each block, in the order of the
+/// source's memory. So whole rows of blocks are contiguous, while listing each state would take far too many chunks.
 #[test]
 fn states_one_by_one_are_too_many() {
     let spec = || attention(1, 4, 4, "u8");

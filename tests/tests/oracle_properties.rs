@@ -1,4 +1,4 @@
-//! What must hold of the oracle itself, of the check and of the generators, whatever the case.
+//! Properties of the oracle itself, of the check and of the generators, in any case.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -139,7 +139,7 @@ fn the_cases_are_varied() {
     }
 }
 
-/// Whether several replicas send one destination rank the same unit of different layers, or of different
+/// Returns whether several replicas send one destination rank the same unit of different layers, or of different
 /// tokens.
 fn shared(case: &Case, routes: &[oracle::Route]) -> BTreeSet<String> {
     let tp = Side::read(&case.from).unwrap().tp;

@@ -12,7 +12,7 @@ fn vectors(name: &str) -> Vec<Value> {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The cache that a vector was made from: block size, specs, padded page.
+/// Returns the cache that a vector was made from: block size, specs, padded page.
 fn cache(vector: &Value) -> (u64, Vec<Value>) {
     let attention = |heads: u64, k: u64, v: u64| {
         json!({"kind": "attention", "heads": heads, "head_dim": k, "v_head_dim": v,

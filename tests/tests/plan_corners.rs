@@ -37,8 +37,8 @@ fn permutations(letters: &str) -> Vec<String> {
     all
 }
 
-/// Every permutation of letters as a source and as a destination of a few orders; some blocks are
-/// neighbours on both sides, the last is ragged, and the block sizes do not divide each other.
+/// Plans every permutation of letters, as a source and as a destination of a few orders. Some blocks are neighbours on
+/// both sides, the last one is partial, and the block sizes do not divide each other.
 fn every_order(letters: &str, partners: &[&str]) {
     let attention = json!([{"kind": "attention", "heads": 2, "head_dim": 2, "dtype": "bf16"}]);
     let side = |order: &str, tp: u64, block_size: u64| {
@@ -114,7 +114,7 @@ fn mamba2_with_one_group_between_all_tp_sizes_and_layouts() {
     }
 }
 
-/// How many chunks of which length each destination rank gets in the canonical case: the shape of
+/// Returns how many chunks of which length each destination rank gets in the canonical case: the shape of
 /// Llama-3-70B, 2,048 tokens, blocks in an order without neighbours.
 fn canonical(from: (u64, u64, &str), to: (u64, u64, &str)) -> Vec<(u64, u64)> {
     let side = |(tp, block_size, order): (u64, u64, &str)| {

@@ -33,7 +33,7 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
-    /// Every byte once, from the right place, in chunks as long as they have to be.
+    /// Every byte comes once, from the right place, in chunks as long as possible.
     #[test]
     fn bound_plans_are_those_of_the_oracle(case in cases(Reach::Settled)) {
         agree(&case, Demand::Chunks, &Bound).map_err(TestCaseError::fail)?;
@@ -51,7 +51,7 @@ proptest! {
     }
 }
 
-/// A few cases more each time that nobody has seen yet. What fails tells the seed that repeats it.
+/// Each run checks a few new cases. A failure prints the seed that repeats it.
 #[test]
 fn cases_of_a_new_seed() {
     let seed = match env::var("PROPTEST_RNG_SEED") {

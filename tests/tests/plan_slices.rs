@@ -1,4 +1,4 @@
-//! Whole caches, sliced and chunked view by view, beside what the planner makes of them.
+//! Compares the planner with whole caches that are sliced and chunked view by view.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 400,
         rng_seed: proptest::test_runner::RngSeed::Fixed(3), ..ProptestConfig::default() })]
 
-    /// Both say the same bytes, for all pairs of ranks.
+    /// Both give the same bytes, for all pairs of ranks.
     #[test]
     fn slices_are_those_of_the_planner(case in cases(Reach::Settled)) {
         for group in 0..case.from["group"].as_array().unwrap().len() {
@@ -28,7 +28,7 @@ proptest! {
     }
 }
 
-/// One group of both sides, in blocks of one size, all of which travel.
+/// Reduces both sides to one group, in blocks of one size, all of which travel.
 fn whole_caches(case: &Case, group: usize) -> (Json, Json) {
     let name = &case.from["group"][group]["name"];
     let size = |key: &str| {
@@ -95,13 +95,13 @@ fn agree(src: &Deployment, dst: &Deployment) -> Result<(), String> {
     Ok(())
 }
 
-/// Where each byte of chunks goes, and where it comes from.
+/// Returns the source and the destination of each byte of the chunks.
 fn bytes(chunks: &[(u64, u64, u64)]) -> BTreeSet<(u64, u64)> {
     let each = |&(dst, src, len): &(u64, u64, u64)| (0..len).map(move |at| (dst + at, src + at));
     chunks.iter().flat_map(each).collect()
 }
 
-/// The parts of two ranks' caches that both hold, of the layers that both hold.
+/// Returns the parts of two ranks' caches that both hold, of the layers that both hold.
 fn slices(
     (src, src_rank): (&Deployment, Rank),
     (dst, dst_rank): (&Deployment, Rank),
@@ -139,7 +139,7 @@ fn slices(
     Ok((slice(&reads, Side::Source, src_tp, dst, dst_tp)?, slice(&writes, Side::Destination, dst_tp, src, src_tp)?))
 }
 
-/// Chunks by destination, those that follow one another on both sides joined.
+/// Returns chunks by destination, joined where they follow one another on both sides.
 fn joined(program: &Program) -> Vec<(u64, u64, u64)> {
     let mut chunks = Vec::new();
     program.for_each_chunk(|src, dst, len| chunks.push((dst, src, len)));

@@ -51,7 +51,7 @@ fn ticket(ranks: u16, audience: Option<Audience>) -> Ticket {
     Ticket::mint(&TicketKey::new(&ticket_check::SECRET), &claims(ranks, audience)).unwrap()
 }
 
-/// The claims as they lie in a ticket, without prefix and MAC.
+/// Returns the claims as they lie in a ticket, without prefix and MAC.
 fn unsealed(ticket: &Ticket) -> Vec<u8> {
     let value = |c: u8| match c {
         b'A'..=b'Z' => c - b'A',
@@ -158,7 +158,7 @@ fn talk() -> Vec<(&'static str, Message)> {
     ]
 }
 
-/// What a holder says that has the owner push, and what it hears.
+/// Returns the messages with which a holder invites the owner to push, and those that it gets.
 fn invitations() -> Vec<(&'static str, Message)> {
     let invitation = Invitation {
         id: 2,
@@ -178,7 +178,7 @@ fn invitations() -> Vec<(&'static str, Message)> {
     ]
 }
 
-/// What two agents tell each other of paths.
+/// Returns the messages with which two agents negotiate paths.
 fn lanes() -> Vec<(&'static str, Message)> {
     let socket = "transload-000102030405060708090a0b0c0d0e0f";
     let token = (Nonce([9; 16]), Nonce([10; 16]));

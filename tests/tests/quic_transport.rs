@@ -11,7 +11,7 @@ use transload_transfer::internal::quic::{
 };
 use transload_transfer::{AgentId, Authority, QuicOptions, Roles};
 
-/// Far more than anything here takes; a test that hangs fails by it.
+/// A time limit far above what anything here takes, so that a test that hangs fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two agents, a control connection between them, and as many lanes as both have.
@@ -21,7 +21,7 @@ struct Connected {
     lanes: Vec<[Lane; 2]>,
 }
 
-/// Who is at the other end: the one agent of its service.
+/// Returns the id of the agent at the other end, the only one of its service.
 fn id(connection: &ControlConnection) -> AgentId {
     AgentId::from(&connection.peer().service)
 }
@@ -51,7 +51,7 @@ fn packets_of(bytes: u16) -> QuicOptions {
     QuicOptions { lanes: 1, udp_payload: Some(bytes), ..QuicOptions::default() }
 }
 
-/// Bytes that differ from place to place and from seed to seed.
+/// Returns bytes that differ from place to place and from seed to seed.
 fn contents(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ seed) as u8).collect()
 }
@@ -77,8 +77,8 @@ async fn collect(mut stream: DataReceiver) -> Vec<u8> {
     got
 }
 
-/// All sizes at which something changes: the ends of what can be asked for and beyond, and where
-/// batches of 10, 9, 7, 4, 2 and 1 packets just fit and just do not.
+/// All packet sizes at which something changes: the limits and beyond, and the sizes at which batches of 10, 9, 7, 4, 2
+/// and 1 packets just fit and just do not.
 const SIZES: [u16; 22] = [
     0, 1, 1199, 1200, 1452, 1472, 6500, 6547, 6548, 6550, 6551, 8952, 9353, 9354, 16_368, 16_384, 32_736, 32_737,
     65_473, 65_506, 65_507, 65_535,

@@ -12,20 +12,20 @@ use transload_tests::cluster::all_end;
 use transload_tests::fake_cuda::{Fake, run};
 use transload_tests::pair::{DEEP, Pair};
 use transload_transfer::device::Gpu;
-use transload_transfer::internal::staging::RingShape;
+use transload_transfer::internal::slots::RingShape;
 use transload_transfer::{
     AgentOptions, Direction, Lease, LeaseEnd, LeaseRequest, LeaseSetId, Path, PullRequest, Transfer,
 };
 
-/// Which sides have their caches on the GPU.
+/// The sides that have their caches on the GPU.
 const WHERE: [[bool; 2]; 3] = [[true, true], [true, false], [false, true]];
 
 const SET: LeaseSetId = LeaseSetId([1; 16]);
 
-/// What a driver says of memory that it does not take.
+/// The driver's error for memory that it cannot register.
 const NOT_SUPPORTED: u32 = 801;
 
-/// Far more than anything here takes.
+/// A time limit far above what anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn pair(gpu: &Gpu, [src, dst]: [bool; 2]) -> Pair {
@@ -47,7 +47,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
     panic!("{what}");
 }
 
-/// The pull of all that the source has leased, over the ring.
+/// Returns a pull of everything that the source has leased, over the ring.
 fn request(pair: &Pair, set: LeaseSetId) -> PullRequest {
     let ticket = pair.ticket(&pair.src, set, Direction::Pull);
     let mut request = pair.request(ticket, &pair.dst);
@@ -69,7 +69,7 @@ async fn pull(pair: &Pair, set: LeaseSetId) {
     completed(leases).await;
 }
 
-/// How many bytes all routes have, and how many sides of them are on the GPU.
+/// Returns how many bytes all routes have, and how many sides of them are on the GPU.
 fn bytes(pair: &Pair, on: [bool; 2]) -> u64 {
     let bytes = pair.tokens * u64::from(DEEP) * 4 * 39 * 2 * 2;
     bytes * on.map(u64::from).iter().sum::<u64>()
@@ -100,7 +100,7 @@ fn copy_engines_reach_the_slots_of_a_ring() {
     });
 }
 
-/// Of the rings, too, with whatever was registered for them.
+/// Waits until everything is released: the rings, and all that was registered for them.
 fn until_all_is_given_back(fake: &Fake, live: u64) {
     for _ in 0..1_000 {
         if fake.live() == live {
@@ -133,7 +133,7 @@ fn rings_that_a_driver_refuses_work_all_the_same() {
     });
 }
 
-/// The bytes of each ring that this process has mapped.
+/// Returns the bytes of each ring that this process has mapped.
 fn mapped_rings() -> Vec<u64> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let rings = maps.lines().filter(|map| map.contains("memfd:transload-ring"));
@@ -145,8 +145,8 @@ fn mapped_rings() -> Vec<u64> {
     rings.map(|map| bytes(map).unwrap()).collect()
 }
 
-/// A driver that still takes the memory of a ring for registered would have other devices copy to its pages, whatever is mapped there later:
-/// so it stays mapped.
+/// Memory of a ring stays mapped for as long as a driver considers it registered. Otherwise other devices would copy to
+/// its pages, whatever is mapped there later.
 #[test]
 fn a_ring_that_stays_registered_stays_mapped() {
     const NAME: &str = "a_ring_that_stays_registered_stays_mapped";
@@ -173,7 +173,7 @@ fn a_ring_that_stays_registered_stays_mapped() {
 
 const TWO_GPUS: (&str, &str) = ("FAKE_CUDA_DEVICES", "2");
 
-/// The pull of some ranks of the destination.
+/// Returns the pull of some ranks of the destination.
 fn request_of(pair: &Pair, set: LeaseSetId, ranks: [u32; 2]) -> PullRequest {
     let mut request = request(pair, set);
     request.ranks = ranks.map(Rank).into();
@@ -202,7 +202,7 @@ fn ranks_on_two_gpus_share_a_ring() {
     });
 }
 
-/// A GPU that is lost leaves the ring to the other one, also where the ring was registered with its driver's context.
+/// If one GPU is lost, the other one keeps using the ring, even if the ring was registered with the lost GPU's context.
 #[test]
 fn a_lost_gpu_leaves_a_shared_ring_to_the_other() {
     const NAME: &str = "a_lost_gpu_leaves_a_shared_ring_to_the_other";
@@ -242,8 +242,9 @@ fn a_lost_gpu_leaves_a_shared_ring_to_the_other() {
     });
 }
 
-/// A GPU that stands still has some slots of a shared ring until it goes on. On the way out the other's transfers wait until its own have
-/// failed, and then go over the rest. On the way in slots go back in order, so they take another way once the ring is given up.
+/// A stalled GPU keeps some slots of a shared ring. The other GPU's sends wait until the stalled transfers have failed,
+/// and then use the remaining slots. Received slots are released in order, so receives take another path once the ring is
+/// closed.
 #[test]
 fn a_gpu_that_stands_still_gives_a_shared_ring_up() {
     const NAME: &str = "a_gpu_that_stands_still_gives_a_shared_ring_up";
@@ -346,7 +347,7 @@ fn pushes_reach_every_byte() {
     });
 }
 
-/// Operations that take long enough for what comes between them.
+/// Makes operations slow enough for other events to happen during them.
 const SLOW: &[(&str, &str)] = &[("FAKE_CUDA_DELAY_US", "3000")];
 
 /// The destination goes while the copy engine writes to its ring: the source's blocks are held until that is over, and so is
@@ -393,7 +394,7 @@ fn a_peer_dies_while_its_ring_is_read() {
     });
 }
 
-/// The destination releases no slot, since its GPU stands still: the source's blocks come back all the same.
+/// The destination releases no slot, since its GPU is stalled. The source's blocks are released all the same.
 #[test]
 fn a_peer_releases_no_slot() {
     run("a_peer_releases_no_slot", SLOW, |fake| {
@@ -410,7 +411,7 @@ fn a_peer_releases_no_slot() {
     });
 }
 
-/// Gives a pull up, which is over when the GPU has gone on.
+/// Cancels a pull, which ends once the GPU continues.
 async fn is_cancelled(fake: &Fake, pull: Transfer) {
     // It may have failed already.
     let _ = pull.cancel().await;
@@ -420,7 +421,7 @@ async fn is_cancelled(fake: &Fake, pull: Transfer) {
     soon(over).await.unwrap_err();
 }
 
-/// A pull over a ring that has got as far as to a GPU, which stands still then.
+/// Starts a pull over a ring that stalls once it has reached a GPU.
 async fn held_pull(fake: &Fake, gpu: &Gpu, on: [bool; 2]) -> (Pair, Vec<Lease>, Transfer) {
     let pair = pair(gpu, on);
     let leases = pair.leases(&pair.src, SET, false).await;
@@ -431,12 +432,12 @@ async fn held_pull(fake: &Fake, gpu: &Gpu, on: [bool; 2]) -> (Pair, Vec<Lease>, 
     (pair, leases, pull.unwrap())
 }
 
-/// Whether something has not come to its end after a while.
+/// Returns whether work has not ended after a while.
 async fn is_pending<T>(work: &mut (impl Future<Output = T> + Unpin)) -> bool {
     timeout(Duration::from_millis(300), work).await.is_err()
 }
 
-/// Nothing has used memory that was gone: the driver would have lost the device.
+/// Checks that nothing has used freed memory, for which the driver would have lost the device.
 fn still_works(gpu: &Gpu) {
     Runtime::new().unwrap().block_on(async {
         let pair = pair(gpu, [true, true]);

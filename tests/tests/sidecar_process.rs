@@ -1,4 +1,4 @@
-//! `transload sidecar` and `transload proxy` as processes: what they say, which signals end them how, and exit codes.
+//! `transload sidecar` and `transload proxy` as processes: their output, their reaction to signals, and their exit codes.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio_rustls::TlsConnector;
 use transload_test_servers::wire::{self, Kind, chunk, last_chunk};
 use transload_test_servers::{Client, Etcd, Fake, Message, PATIENCE, Process, Script, arguments, get, request, soon};
 
-/// What the process runs: all of the program but the three lines of its `main`.
+/// The body of the process: the whole program except the three lines of its `main`.
 #[test]
 #[ignore = "the other process of the tests here"]
 fn other_process() {
@@ -25,8 +25,8 @@ fn other_process() {
 const FIRST: &str = "data: {\"choices\":[{\"text\":\"one\"}]}\n\n";
 const LAST: &str = "data: [DONE]\n\n";
 
-/// A server of a model: it answers each `POST` with one event at once, and with another one and the end when it holds its answers no
-/// more.
+/// Starts a model server. It answers each `POST` with one event at once, and with a second one and the end when it no
+/// longer holds its answers.
 fn server() -> Fake {
     let server = Fake::answering(|_, request| {
         if !request.first.starts_with("POST") {
@@ -41,12 +41,12 @@ fn server() -> Fake {
     server
 }
 
-/// The requests that a server has seen whose line begins so.
+/// Returns the requests that a server has seen whose first line begins with this text.
 fn seen(server: &Fake, begin: &str) -> Vec<Message> {
     server.seen().into_iter().filter(|request| request.first.starts_with(begin)).collect()
 }
 
-/// A client that has had the first event of a stream.
+/// Starts a streaming request, and returns its client after the first event.
 async fn streaming(address: SocketAddr) -> Client {
     let mut client = Client::connect(address).await;
     let body = r#"{"model":"m","prompt":"a","stream":true}"#;
@@ -62,7 +62,7 @@ async fn streaming(address: SocketAddr) -> Client {
     client
 }
 
-/// What is left of an answer, until the connection ends in whatever way.
+/// Returns the rest of an answer, until the connection ends in any way.
 async fn rest(mut client: Client) -> String {
     let mut rest = Vec::new();
     // A connection may be reset in place of ended; a hang is what must not be.
@@ -184,7 +184,7 @@ impl Certificates {
     }
 }
 
-/// The status that a client gets that trusts this certificate alone; `None` where it is shown another one.
+/// Returns the status that a client gets that trusts only this certificate; `None` if the server shows another one.
 async fn get_over_tls(address: SocketAddr, trusted: &CertificateDer<'static>) -> Option<u16> {
     let mut roots = RootCertStore::empty();
     roots.add(trusted.clone()).unwrap();
@@ -251,7 +251,7 @@ async fn options_that_mean_nothing_are_said_once() {
     assert_eq!(said.matches(line).count(), 1, "{said}");
 }
 
-/// The state of the server of this role, as `/status` has it; null where it knows none.
+/// Returns the state of the server of this role, as `/status` has it; null where it knows none.
 async fn state(admin: SocketAddr, role: &str) -> serde_json::Value {
     let status = get(admin, "/status").await.json();
     let servers = status["servers"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! What a prefill server holds for a client that leaves is given up.
+//! A prefill server's leases for a client that leaves are cancelled.
 
 use std::time::Duration;
 

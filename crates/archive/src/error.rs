@@ -154,7 +154,7 @@ pub enum ArchiveError {
         /// The tokens before the token chunk of that piece.
         usable: u64,
     },
-    /// A piece of a saved prefix is not what was saved.
+    /// A piece of a saved prefix differs from what was saved.
     #[error("chunk {hash} of the saved prefix is damaged; {usable} tokens before it may be whole")]
     Damaged {
         /// The damaged piece.

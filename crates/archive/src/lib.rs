@@ -68,6 +68,7 @@ mod archive;
 #[cfg(feature = "cuda")]
 mod before;
 mod cache;
+mod convert;
 mod error;
 mod find;
 mod inspect;
@@ -86,7 +87,6 @@ mod restore;
 mod save;
 mod shape;
 mod staged;
-mod staging;
 mod stored;
 
 pub use archive::Archive;

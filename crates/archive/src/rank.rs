@@ -9,7 +9,7 @@ use transload_store::internal::on_threads;
 
 #[cfg(feature = "cuda")]
 use crate::before::Before;
-use crate::staging::RankGroup;
+use crate::convert::RankGroup;
 use crate::{Archive, ArchiveError, Cache, Permit};
 
 /// A rank of a deployment, which saves and restores its share.
@@ -77,7 +77,7 @@ impl RankArchive {
     }
 
     /// Runs `work` on the items whose groups this rank holds. Each call gets the engine's memory and block table of the
-    /// item's group, and a staging block that its thread reuses.
+    /// item's group, and an archive block that its thread reuses.
     pub(crate) fn on_groups<I: Sync, T: Default + Send>(
         &self,
         items: &[I],
@@ -86,15 +86,15 @@ impl RankArchive {
         work: impl Fn(&RankGroup, &I, (&Cache, &BlockTable), &Memory) -> Result<T, ArchiveError> + Sync,
     ) -> Result<Vec<T>, ArchiveError> {
         let begin = || Ok(vec![None; self.groups.len()]);
-        on_threads(self.archive.threads, items, begin, |staging, item| {
+        on_threads(self.archive.threads, items, begin, |blocks, item| {
             let group = group(item);
             let (position, held) = &self.groups[group];
             let Some(held) = held else {
                 return Ok(T::default());
             };
-            let block = match &mut staging[group] {
+            let block = match &mut blocks[group] {
                 Some(block) => block,
-                none => none.insert(held.staging()?),
+                none => none.insert(held.block()?),
             };
             work(held, item, (&caches[*position], &tables.0[*position]), block)
         })

@@ -4,12 +4,12 @@ use transload_memory::Memory;
 use transload_plan::Tables;
 use transload_store::{ChunkHash, StoreError};
 
+use crate::convert::{RankGroup, Span};
 use crate::find::Found;
 use crate::key::TOKEN_CHUNK;
 use crate::reading::{self, whole_chunk};
 use crate::record::{Piece, Root, Segment, Unreadable};
 use crate::shape::Growth;
-use crate::staging::{RankGroup, Span};
 use crate::{ArchiveError, Cache, RankArchive};
 
 /// The result of [`RankArchive::restore`].

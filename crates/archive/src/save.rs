@@ -7,10 +7,10 @@ use transload_memory::Memory;
 use transload_plan::{BlockTable, Tables};
 use transload_store::{ChunkHash, ManifestName, StoreError};
 
+use crate::convert::{RankGroup, Span};
 use crate::key::{PrefixKey, Prompt, TOKEN_CHUNK};
 use crate::record::{PartRecord, Piece, Root, Segment, Unreadable};
 use crate::shape::{GroupShape, Growth};
-use crate::staging::{RankGroup, Span};
 use crate::{Archive, ArchiveError, Cache, NAMES, RankArchive};
 
 /// A request to save a prompt's blocks.

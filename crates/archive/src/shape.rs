@@ -1,4 +1,4 @@
-//! The shape of a model's cache: what is divided into pieces, independent of ranks.
+//! The shape of a model's cache: its parts that are divided into pieces, independent of ranks.
 
 use blake3::Hasher;
 use transload_layout::Deployment;

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 
 use transload_plan::codec::Codec;
 
+use crate::convert::{Member, RankGroup, Span};
 use crate::record::Piece;
-use crate::staging::{Member, RankGroup, Span};
 
 impl RankGroup {
     pub(crate) fn encode(&self, codec: Codec, class: usize, span: Span, raw: Vec<u8>) -> Vec<u8> {

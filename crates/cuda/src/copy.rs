@@ -180,7 +180,7 @@ pub(crate) fn prepare(
     Ok((launches.all(&ends)?, places))
 }
 
-/// How many pieces are requested before the first one is awaited, to hide the latency of the bus.
+/// The number of pieces that are requested before the first one is awaited, to hide the latency of the bus.
 const AHEAD: usize = 4;
 
 /// Gathers on the GPU piece by piece. The host scatters one piece while others cross the bus.

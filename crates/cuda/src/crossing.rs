@@ -12,9 +12,9 @@ use crate::error::DeviceError;
 use crate::kernels::Kernels;
 use crate::launch::DEFAULT_MULTIPROCESSORS;
 use crate::launch::Launch;
+use crate::piece::Piece;
 use crate::pool::{Held, PIECE};
 use crate::resources::Stream;
-use crate::staging::Piece;
 use crate::threads::Told;
 
 const STREAMS: usize = 4;
@@ -67,9 +67,9 @@ pub(crate) struct Move {
 /// The direction in which bytes move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// From the memory into a buffer.
+    /// Gathers from the memory into a buffer.
     Gather,
-    /// From a buffer into the memory.
+    /// Scatters from a buffer into the memory.
     Scatter,
 }
 

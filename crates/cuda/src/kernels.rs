@@ -49,7 +49,7 @@ unsafe impl Send for Kernels {}
 unsafe impl Sync for Kernels {}
 
 impl Kernels {
-    /// Has the driver compile [both texts](TEXTS), or take them from its cache. Each entry is then launched once with
+    /// Makes the driver compile [both texts](TEXTS) or take them from its cache. Each entry is then launched once with
     /// nothing to do: a driver may load an entry only at its first launch, and that must not delay a transfer.
     pub(crate) fn load(
         context: &Arc<Context>,

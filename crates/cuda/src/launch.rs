@@ -174,7 +174,7 @@ pub(crate) struct Ends {
     pub(crate) places: u64,
     pub(crate) src_bases: u64,
     pub(crate) dst: End,
-    /// All base addresses of both sides, or-ed: their common alignment.
+    /// All base addresses of both sides, combined by OR: their common alignment.
     pub(crate) bases: u64,
     /// Whether bytes go from the destination side to the source side, as in a scatter.
     pub(crate) reverse: bool,
@@ -199,7 +199,7 @@ struct SortedNest {
     /// Whether the destination side has no gaps.
     dense: bool,
     loop_: [KernelLoop; MAX_LOOPS],
-    /// All numbers that must be multiples of the unit, or-ed.
+    /// All numbers that must be multiples of the unit, combined by OR.
     multiples: u64,
 }
 

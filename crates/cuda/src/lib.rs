@@ -14,7 +14,7 @@
 //! | `launch` | from programs to launches of the kernel. Pure |
 //! | `kernels`, `gpu` | the kernels, loaded; a device with them, its threads and its memory |
 //! | `memory`, `stream` | allocations of a rank and group; a program laid over them |
-//! | `staging`, `registered`, `pool` | pinned buffers for copies over the bus, our own or a ring's; which are in use |
+//! | `piece`, `registered`, `pool` | pinned buffers for copies over the bus, our own or a ring's; which are in use |
 //! | `crossing`, `queue`, `threads` | copies over the bus; the threads that submit them and report their end |
 //! | `shared`, `sum`, `shuttle` | memory shared by two processes; sums on the GPU; a ring's slots, filled and emptied |
 //! | `measure` | timed copies of this crate and of the driver, for `transload bench gpu` |
@@ -34,6 +34,7 @@ mod mark;
 mod measure;
 mod memory;
 mod peer;
+mod piece;
 mod pool;
 mod queue;
 mod registered;
@@ -42,7 +43,6 @@ mod shared;
 #[expect(missing_docs, reason = "only a ring's ends share it")]
 mod shuttle;
 mod slots;
-mod staging;
 #[expect(missing_docs, reason = "only a ring's ends share it")]
 mod stream;
 mod sum;

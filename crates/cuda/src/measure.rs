@@ -22,9 +22,9 @@ use crate::kernels::{Kernels, TEXTS};
 use crate::launch::Launch;
 use crate::mark::Mark;
 use crate::memory::DeviceMemory;
+use crate::piece::Piece;
 use crate::pool::{Held, PIECE};
 use crate::resources::{Event, Stream};
-use crate::staging::Piece;
 use crate::stream::DeviceStream;
 use crate::threads::Told;
 use transload_memory::{Access, CheckError, Side};
@@ -234,7 +234,7 @@ impl Meter {
         Ok(whole.saturating_duration_since(reached))
     }
 
-    /// Has the driver load the kernels again. If `first` is set, a comment makes their texts differ from all that the
+    /// Makes the driver load the kernels again. If `first` is set, a comment makes their texts differ from all that the
     /// driver has compiled and cached, as on a new machine.
     ///
     /// # Errors

@@ -31,7 +31,7 @@ struct Shared {
     extents: Extents,
     allocations: Box<[(CUdeviceptr, usize)]>,
     table: Table,
-    /// All addresses, or-ed: their common alignment.
+    /// All addresses, combined by OR: their common alignment.
     alignment: u64,
     access: Access,
     /// Keeps the bytes mapped. Declared last, so that it is dropped last.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::context::Context;
 use crate::error::DeviceError;
-use crate::staging::Piece;
+use crate::piece::Piece;
 
 /// The most bytes of one piece.
 pub const PIECE: usize = 1 << 20;

@@ -128,9 +128,8 @@ impl Queue {
         }
     }
 
-    /// Calls `told` once everything that the stream was given until now is done, which must be a matter of
-    /// microseconds. If the event cannot be recorded now, that is retried later, since without it the end cannot be
-    /// known.
+    /// Calls `told` once all work that the stream has been given is done, which must be a matter of microseconds. If the
+    /// event cannot be recorded now, that is retried later, since without it the end is unknown.
     pub(crate) fn watch_behind(&self, stream: &Arc<Stream>, event: Arc<Event>, told: Told<()>) {
         let recorded = event.record(stream).is_ok();
         let watched = Watched { event, unrecorded: (!recorded).then(|| stream.clone()), told };
@@ -225,7 +224,7 @@ impl Worker {
         }
     }
 
-    /// Has another thread run the callback. It may take a while, and must not delay bytes that cross the bus.
+    /// Runs the callback on another thread. It may take a while, and must not delay bytes that cross the bus.
     fn tell<T: Send + 'static>(&mut self, told: Told<T>, outcome: Result<T, DeviceError>) {
         self.tellers.rotate_left(1);
         // The thread is gone only after a panic.

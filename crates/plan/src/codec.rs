@@ -36,10 +36,10 @@ pub enum Codec {
     /// Unchanged.
     #[default]
     Exact,
-    /// Each element in 8 bits. The scale and minimum of its group add 1 bit to each element: 0.5625 of the size of
-    /// bf16.
+    /// Encodes each element in 8 bits. The scale and minimum of its group add 1 bit to each element: 0.5625 of the size
+    /// of bf16.
     Q8,
-    /// Each element in 4 bits, plus 1 bit for scale and minimum: 0.3125 of the size of bf16.
+    /// Encodes each element in 4 bits, plus 1 bit for scale and minimum: 0.3125 of the size of bf16.
     Q4,
 }
 

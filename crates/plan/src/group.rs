@@ -13,8 +13,8 @@ use crate::request::Request;
 use crate::sides::Sides;
 use crate::tokens::StateRange;
 
-/// TP sizes and ranks as if no side dealt tokens out, and the number of each rank among those that its side deals them
-/// out to.
+/// The TP sizes and ranks without context parallelism, and the index of each rank among those that share the tokens of
+/// its side.
 type PlainRanks = (Sides<(u32, u32)>, Sides<u64>);
 
 #[derive(Clone, Debug)]

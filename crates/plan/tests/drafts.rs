@@ -3,7 +3,7 @@
 use transload_layout::{Deployment, Dtype, Group, Side, Spec};
 use transload_plan::{BindError, BlockTable, Plan, PlanError, Request, Tables, unpaired};
 
-/// Returns a model of four layers, before or behind the group of its drafts, which has heads of so many elements.
+/// Returns a model of four layers, before or behind the group of its drafts, which has heads of this many elements.
 fn side(block_size: u64, draft_width: Option<u64>, drafts_first: bool) -> Deployment {
     let main = Group::builder("attention", "0-3", Spec::attention(2, 8, Dtype::Bf16));
     let draft =

@@ -15,7 +15,7 @@ pub(crate) struct Allocation {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     Host,
-    /// On the GPU that the object names; if it names none, the driver is asked.
+    /// The memory is on the GPU that the object names. If it names none, the driver is asked.
     Gpu(Option<u32>),
 }
 

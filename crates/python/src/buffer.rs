@@ -81,7 +81,7 @@ impl Buffer {
         self.view.len.unsigned_abs()
     }
 
-    /// Copies the bytes. If others write them at the same time, the copy has some of what they wrote.
+    /// Copies the bytes. If another thread writes them at the same time, the copy may contain some of the new bytes.
     pub(crate) fn to_vec(&self) -> Vec<u8> {
         let len = self.len();
         let mut copy: Vec<u8> = Vec::with_capacity(len);

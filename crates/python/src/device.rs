@@ -1,4 +1,4 @@
-//! Where memory or a stream is: on the host or on a GPU, as callers name it.
+//! The device of memory or of a stream, the host or a GPU, as callers name it.
 
 use std::str::FromStr;
 

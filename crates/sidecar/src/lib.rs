@@ -1,6 +1,6 @@
 //! Prefill/decode disaggregation over HTTP: one request becomes two, and the client sees one answer.
 //!
-//! `transload sidecar` runs beside a decode server and is told by a header which prefill server to use; `transload
+//! `transload sidecar` runs next to a decode server, and a header names the prefill server to use; `transload
 //! proxy` is a front door that chooses both. One engine does the work of either:
 //!
 //! | room | what it does | pure |

@@ -83,9 +83,9 @@ impl Settings {
 /// The way in which servers are chosen.
 #[derive(Debug, Clone)]
 pub enum Mode {
-    /// In front of one decode server; requests name their prefill server.
+    /// The sidecar runs in front of one decode server; requests name their prefill server.
     Sidecar(Beside),
-    /// In front of any number of servers of both roles, among which the proxy chooses.
+    /// The proxy runs in front of any number of servers of both roles, among which it chooses.
     Proxy(Choosing),
 }
 

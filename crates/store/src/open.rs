@@ -160,6 +160,6 @@ pub fn is_built_in(scheme: &str) -> bool {
 fn without(scheme: &str) -> String {
     match is_built_in(scheme) {
         true => format!("this program was built without the feature for `{scheme}`"),
-        false => format!("`{scheme}` is a scheme of others (memory, file, redis, rediss, s3 and tier are ours)"),
+        false => format!("`{scheme}` is not a built-in scheme (those are memory, file, redis, rediss, s3 and tier)"),
     }
 }

@@ -1,4 +1,4 @@
-//! From a URI to a backend.
+//! Tests of the way from a URI to a backend.
 
 use transload_store::{StoreError, open};
 

@@ -37,17 +37,17 @@
 //! task waits for a buffer while it holds one that is not being sent, and arriving streams are left unread only until
 //! their route is bound; so transfers cannot block each other for good.
 
-mod ahead;
+mod async_cursor;
+mod async_memory;
 mod coded;
+#[cfg(test)]
+pub(crate) mod delayed;
 #[cfg(feature = "cuda")]
 mod device;
 mod error;
 mod fence;
 mod intake;
 mod landing;
-#[cfg(test)]
-pub(crate) mod late;
-mod later;
 #[cfg_attr(not(any(test, feature = "cuda")), expect(dead_code, reason = "host memory is done when a call returns"))]
 mod operation;
 mod options;

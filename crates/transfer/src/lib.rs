@@ -88,8 +88,8 @@ pub mod internal {
     pub mod ring {
         pub use crate::path::ring::carrier::{Doorbell, RingIn, RingOut, drive, random_socket, random_token};
     }
-    pub mod staging {
-        pub use crate::path::ring::carrier::staging::{Consumer, Producer, RingError, RingShape};
+    pub mod slots {
+        pub use crate::path::ring::carrier::slots::{Consumer, Producer, RingError, RingShape};
     }
     pub mod tls {
         pub use crate::identity::tls::{SERVER_NAME, server_name};

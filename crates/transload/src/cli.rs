@@ -63,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    /// Every `transload …` in a block of `sh`, of the README and of the book.
+    /// Every `transload …` in a `sh` block of the README and of the book can be parsed.
     #[test]
     fn commands_of_the_book_are_commands() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

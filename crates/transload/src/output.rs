@@ -39,13 +39,13 @@ impl Output {
         self.format == Format::Csv
     }
 
-    /// Prints JSON, whatever the format.
+    /// Prints JSON in every format.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
         json::write(&mut self.stdout, value)?;
         self.stdout.flush()
     }
 
-    /// Prints text, whatever the format.
+    /// Prints text in every format.
     pub(crate) fn text(&mut self, text: &str) -> io::Result<()> {
         self.stdout.write_all(text.as_bytes())?;
         self.stdout.flush()

@@ -10,7 +10,7 @@ use crate::message::Envelope;
 use crate::outcome::{JobError, JobReport, NoticeOutcome};
 use crate::path::Path;
 use crate::path::negotiation::Order;
-use crate::planner::PlanAsk;
+use crate::plans::PlanAsk;
 use crate::refusal::{HelloRefusal, Text};
 use crate::ticket::RankAddress;
 
@@ -37,7 +37,7 @@ pub enum Action<B> {
     Read(Flow),
     /// More of a route that is read layer by layer may be read: the first `tokens` tokens of a layer.
     Readable { transfer: TransferId, layer: u32, tokens: u64 },
-    /// Everything of a transfer may be read.
+    /// All bytes of a transfer may be read.
     AllReadable(TransferId),
     /// Prepare to receive a route's streams. Answer with `admit` for each before its first byte is placed, then with
     /// `stream_arrived` or `stream_failed`; meanwhile report `moved`. Never place a byte outside of the range in a

@@ -1,5 +1,5 @@
 //! The context: what every part of the machine uses, such as the time of the entry, this agent's identity, actions and
-//! news.
+//! events.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,36 +9,37 @@ use transload_plan::ids::{
 };
 
 use crate::action::Action;
+use crate::deployments::KnownDeployments;
+use crate::event::Event;
 use crate::ids::{ConnId, JobId, NoticeId};
 use crate::message::{Envelope, Message};
 use crate::moment::{Moment, Timers};
-use crate::news::News;
 use crate::options::Options;
 use crate::outcome::JobError;
-use crate::planner::{PlanAsk, Planned, Planner};
-use crate::plans::{MOST_COMPILING, Plans};
+use crate::plans::{MOST_COMPILING, PlanAsk, Planned, Plans};
 use crate::refusal::Refusal;
 use crate::ticket::{Claims, Ticket, TicketKey};
 
 /// The state that every part is passed.
-/// A part calls only parts below it. It [tells](Self::tell) the parts above what they have to know, and the machine
+///
+/// A part calls only parts below it. It [reports](Self::emit) to the parts above what they have to know, and the machine
 /// delivers that before the entry ends.
 #[derive(Debug)]
-pub(crate) struct Context<P: Planner> {
+pub(crate) struct Context<D: KnownDeployments> {
     pub(crate) now: Moment,
     pub(crate) me: Identity,
     pub(crate) deployment: DeploymentDigest,
     pub(crate) options: Options,
-    pub(crate) planner: P,
-    pub(crate) plans: Plans<P::Plan>,
+    pub(crate) deployments: D,
+    pub(crate) plans: Plans<D::Plan>,
     pub(crate) timers: Timers<Timer>,
     /// Whether the agent is shutting down and takes nothing new.
     pub(crate) draining: bool,
     pub(crate) lost: BTreeSet<Rank>,
     pub(crate) jobs: Book,
-    /// Actions for the agent, and news for the parts above. Only the machine takes them out.
-    pub(crate) actions: VecDeque<Action<P::Blocks>>,
-    pub(crate) news: VecDeque<News>,
+    /// Actions for the agent, and events for the parts above. Only the machine takes them out.
+    pub(crate) actions: VecDeque<Action<D::Blocks>>,
+    pub(crate) events: VecDeque<Event>,
     /// The number of the last message sent, for each open connection.
     sent: HashMap<ConnId, u64>,
     numbers: u64,
@@ -132,36 +133,36 @@ pub(crate) enum Timer {
     Notice(NoticeId),
 }
 
-impl<P: Planner> Context<P> {
-    pub(crate) fn new(me: Identity, options: Options, planner: P) -> Self {
+impl<D: KnownDeployments> Context<D> {
+    pub(crate) fn new(me: Identity, options: Options, deployments: D) -> Self {
         Self {
             deployment: DeploymentDigest::of(&me.document),
             now: Moment::default(),
             me,
             options,
-            planner,
+            deployments,
             plans: Plans::default(),
             timers: Timers::default(),
             draining: false,
             lost: BTreeSet::new(),
             jobs: Book::default(),
             actions: VecDeque::new(),
-            news: VecDeque::new(),
+            events: VecDeque::new(),
             sent: HashMap::new(),
             numbers: 0,
         }
     }
 
-    pub(crate) fn act(&mut self, action: Action<P::Blocks>) {
+    pub(crate) fn act(&mut self, action: Action<D::Blocks>) {
         self.actions.push_back(action);
     }
 
-    pub(crate) fn tell(&mut self, news: News) {
-        self.news.push_back(news);
+    pub(crate) fn emit(&mut self, event: Event) {
+        self.events.push_back(event);
     }
 
     /// Returns a plan if it is compiled. Otherwise has it compiled, and the requests that wait for it are resumed then.
-    pub(crate) fn plan(&mut self, ask: &PlanAsk) -> Option<Arc<Planned<P::Plan>>> {
+    pub(crate) fn plan(&mut self, ask: &PlanAsk) -> Option<Arc<Planned<D::Plan>>> {
         if !self.plans.knows(ask) {
             self.compile(ask, None);
         }
@@ -173,7 +174,7 @@ impl<P: Planner> Context<P> {
         &mut self,
         agent: &AgentId,
         ask: &PlanAsk,
-    ) -> Result<Option<Arc<Planned<P::Plan>>>, Refusal> {
+    ) -> Result<Option<Arc<Planned<D::Plan>>>, Refusal> {
         if !self.plans.knows(ask) {
             let service = ServiceName::from(agent);
             if self.plans.compiling_for(&service) >= MOST_COMPILING {

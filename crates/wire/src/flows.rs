@@ -14,16 +14,17 @@ use std::time::Duration;
 use transload_plan::ids::{AgentId, TransferId};
 
 use crate::action::{Action, Flow};
-use crate::awaited::Awaited;
 use crate::context::{Context, Timer};
+use crate::deployments::KnownDeployments;
+use crate::event::{Event, Side, Why};
 use crate::ids::ConnId;
 use crate::message::Message;
-use crate::news::{News, Side, Why};
 use crate::path::Path;
 use crate::path::negotiation::Way;
-use crate::planner::{Planned, Planner};
+use crate::plans::Planned;
 use crate::refusal::{Failure, Refusal, Text};
 use crate::stream::{StreamHeader, StreamTrailer};
+use crate::waiting::Awaited;
 
 pub use destination::{MAX_STREAMS, StreamRefusal};
 
@@ -33,29 +34,29 @@ use transfer::{Phase, Role, Transfer};
 const FENCE_GRACE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(crate) struct Flows<P: Planner> {
-    transfers: BTreeMap<TransferId, Transfer<P>>,
+pub(crate) struct Flows<D: KnownDeployments> {
+    transfers: BTreeMap<TransferId, Transfer<D>>,
 }
 
-impl<P: Planner> Flows<P> {
+impl<D: KnownDeployments> Flows<D> {
     pub(crate) fn new() -> Self {
         let transfers = BTreeMap::new();
         Self { transfers }
     }
 
-    pub(crate) fn get(&self, id: TransferId) -> Option<&Transfer<P>> {
+    pub(crate) fn get(&self, id: TransferId) -> Option<&Transfer<D>> {
         self.transfers.get(&id)
     }
 
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Transfer<P>> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Transfer<D>> {
         self.transfers.values()
     }
 
-    pub(crate) fn take_plan(&mut self, id: TransferId) -> Option<Arc<Planned<P::Plan>>> {
+    pub(crate) fn take_plan(&mut self, id: TransferId) -> Option<Arc<Planned<D::Plan>>> {
         self.transfers.get_mut(&id)?.plan.take()
     }
 
-    pub(crate) fn begin(&mut self, cx: &mut Context<P>, attempt: Transfer<P>) {
+    pub(crate) fn begin(&mut self, cx: &mut Context<D>, attempt: Transfer<D>) {
         let id = attempt.flow.transfer;
         if attempt.way() == Way::In {
             // Streams may overtake the answer to the ask.
@@ -66,8 +67,8 @@ impl<P: Planner> Flows<P> {
     }
 }
 
-impl<P: Planner> Flows<P> {
-    pub(crate) fn stream_sent(&mut self, cx: &mut Context<P>, id: TransferId, bytes: u64) {
+impl<D: KnownDeployments> Flows<D> {
+    pub(crate) fn stream_sent(&mut self, cx: &mut Context<D>, id: TransferId, bytes: u64) {
         self.moving(cx, id);
         let Some(t) = self.transfers.get_mut(&id) else {
             return;
@@ -78,23 +79,23 @@ impl<P: Planner> Flows<P> {
         };
         match source.stream_sent(bytes, planned) {
             Err(failure) => self.fail(cx, id, failure, true),
-            Ok(()) if t.is_read() => cx.tell(News::Read(id)),
+            Ok(()) if t.is_read() => cx.emit(Event::Read(id)),
             Ok(()) => {}
         }
     }
 
-    pub(crate) fn stream_failed(&mut self, cx: &mut Context<P>, id: TransferId, why: Text) {
+    pub(crate) fn stream_failed(&mut self, cx: &mut Context<D>, id: TransferId, why: Text) {
         self.fail(cx, id, Failure::StreamBroken { why }, true);
     }
 
-    pub(crate) fn moving(&self, cx: &mut Context<P>, id: TransferId) {
+    pub(crate) fn moving(&self, cx: &mut Context<D>, id: TransferId) {
         let transfer = self.transfers.get(&id);
         if transfer.is_some_and(|t| !t.is_fencing() && t.phase != Phase::Committed) {
             cx.after(cx.options.stall, Timer::Stall(id));
         }
     }
 
-    pub(crate) fn moved(&mut self, cx: &mut Context<P>, id: TransferId, bytes: u64) {
+    pub(crate) fn moved(&mut self, cx: &mut Context<D>, id: TransferId, bytes: u64) {
         if let Some(t) = self.transfers.get_mut(&id) {
             t.moved = bytes;
         }
@@ -103,7 +104,7 @@ impl<P: Planner> Flows<P> {
 
     pub(crate) fn admit(
         &mut self,
-        cx: &mut Context<P>,
+        cx: &mut Context<D>,
         agent: &AgentId,
         header: &StreamHeader,
     ) -> Result<(), StreamRefusal> {
@@ -116,7 +117,7 @@ impl<P: Planner> Flows<P> {
         match &admitted {
             Ok(()) => {
                 self.moving(cx, id);
-                cx.tell(News::Moves(side));
+                cx.emit(Event::Moves(side));
             }
             Err(StreamRefusal::Faulty(failure)) => self.fail(cx, id, failure.clone(), true),
             Err(StreamRefusal::Unknown) => {}
@@ -126,7 +127,7 @@ impl<P: Planner> Flows<P> {
 
     pub(crate) fn stream_arrived(
         &mut self,
-        cx: &mut Context<P>,
+        cx: &mut Context<D>,
         header: &StreamHeader,
         trailer: &StreamTrailer,
         crc: u32,
@@ -140,7 +141,7 @@ impl<P: Planner> Flows<P> {
     }
 
     /// Ends a stopped transfer, of which no byte is read or placed any more.
-    pub(crate) fn fenced(&mut self, cx: &mut Context<P>, id: TransferId) {
+    pub(crate) fn fenced(&mut self, cx: &mut Context<D>, id: TransferId) {
         let known = self.transfers.get(&id);
         if let Some(why) = known.and_then(Transfer::why).cloned() {
             self.gone(cx, id, why);
@@ -148,9 +149,9 @@ impl<P: Planner> Flows<P> {
     }
 }
 
-impl<P: Planner> Flows<P> {
+impl<D: KnownDeployments> Flows<D> {
     /// Handles a message about a transfer. It is ignored if the transfer is over or belongs to another connection.
-    pub(crate) fn on_message(&mut self, cx: &mut Context<P>, conn: ConnId, id: TransferId, message: Message) {
+    pub(crate) fn on_message(&mut self, cx: &mut Context<D>, conn: ConnId, id: TransferId, message: Message) {
         let transfer = self.transfers.get_mut(&id);
         let transfer = transfer.filter(|t| t.flow.conn == conn && !t.is_fencing());
         let Some(t) = transfer else {
@@ -168,7 +169,7 @@ impl<P: Planner> Flows<P> {
             (Message::Waiting { on, .. }, Role::Destination(_)) => {
                 t.waiting = Some(on);
                 if let (Awaited::Prefill, Side::Job { job, .. }) = (on, t.side) {
-                    cx.tell(News::Admitted(job));
+                    cx.emit(Event::Admitted(job));
                 }
                 self.moving(cx, id);
             }
@@ -180,12 +181,12 @@ impl<P: Planner> Flows<P> {
                 let committed = destination.commit(streams, bytes);
                 self.land_if_whole(cx, id, committed);
             }
-            (Message::Landed { .. }, _) if committed => cx.tell(News::Landed(id)),
+            (Message::Landed { .. }, _) if committed => cx.emit(Event::Landed(id)),
             _ => {}
         }
     }
 
-    fn on_accepted(&mut self, cx: &mut Context<P>, id: TransferId, path: Path) {
+    fn on_accepted(&mut self, cx: &mut Context<D>, id: TransferId, path: Path) {
         let Some(t) = self.transfers.get_mut(&id) else {
             return;
         };
@@ -202,18 +203,18 @@ impl<P: Planner> Flows<P> {
         t.flow.path = Some(path);
         let receiving = t.way() == Way::In;
         self.moving(cx, id);
-        cx.tell(News::Accepted(id, job, route, path));
+        cx.emit(Event::Accepted(id, job, route, path));
         if receiving {
             cx.act(Action::Flowing(id, path));
-            cx.tell(News::Travels(id));
+            cx.emit(Event::Travels(id));
             self.land_if_whole(cx, id, Ok(()));
         }
     }
 }
 
-impl<P: Planner> Flows<P> {
+impl<D: KnownDeployments> Flows<D> {
     /// Begins to read if the prefill is over or layers are read one by one. `ready` lists each layer's ready tokens.
-    pub(crate) fn read_if_ready(&mut self, cx: &mut Context<P>, id: TransferId, ready: Vec<(u32, u64)>) {
+    pub(crate) fn read_if_ready(&mut self, cx: &mut Context<D>, id: TransferId, ready: Vec<(u32, u64)>) {
         let Some(t) = self.transfers.get_mut(&id) else {
             return;
         };
@@ -226,21 +227,21 @@ impl<P: Planner> Flows<P> {
         }
         let flow = Flow { all_readable: !waits, ready, ..t.flow.clone() };
         cx.act(Action::Read(flow));
-        cx.tell(News::Travels(id));
-        cx.tell(News::Moves(side));
+        cx.emit(Event::Travels(id));
+        cx.emit(Event::Moves(side));
         self.moving(cx, id);
         if read {
-            cx.tell(News::Read(id));
+            cx.emit(Event::Read(id));
         }
     }
 
-    pub(crate) fn layer_ready(&mut self, cx: &mut Context<P>, id: TransferId, layer: u32, tokens: u64) {
+    pub(crate) fn layer_ready(&mut self, cx: &mut Context<D>, id: TransferId, layer: u32, tokens: u64) {
         if self.transfers.get(&id).is_some_and(Transfer::is_reading) {
             cx.act(Action::Readable { transfer: id, layer, tokens });
         }
     }
 
-    pub(crate) fn all_ready(&mut self, cx: &mut Context<P>, id: TransferId) {
+    pub(crate) fn all_ready(&mut self, cx: &mut Context<D>, id: TransferId) {
         let Some(t) = self.transfers.get_mut(&id) else {
             return;
         };
@@ -255,11 +256,11 @@ impl<P: Planner> Flows<P> {
         cx.act(Action::AllReadable(id));
         self.moving(cx, id);
         if read {
-            cx.tell(News::Read(id));
+            cx.emit(Event::Read(id));
         }
     }
 
-    pub(crate) fn heartbeat(&mut self, cx: &mut Context<P>, id: TransferId) {
+    pub(crate) fn heartbeat(&mut self, cx: &mut Context<D>, id: TransferId) {
         let transfer = self.transfers.get(&id);
         if let Some(t) = transfer.filter(|t| t.waits_for_prefill()) {
             // Waiting for the prefill is no fault of the peer or the transfer, so it must not count as a stall.
@@ -271,7 +272,7 @@ impl<P: Planner> Flows<P> {
     }
 
     /// Commits a transfer that was read completely. Its lease is alive at this moment.
-    pub(crate) fn commit(&mut self, cx: &mut Context<P>, id: TransferId) {
+    pub(crate) fn commit(&mut self, cx: &mut Context<D>, id: TransferId) {
         let Some(t) = self.transfers.get_mut(&id) else {
             return;
         };
@@ -286,20 +287,20 @@ impl<P: Planner> Flows<P> {
     }
 }
 
-impl<P: Planner> Flows<P> {
+impl<D: KnownDeployments> Flows<D> {
     /// Lands a destination's transfer if it is complete after a stream or the commit. Fails it if `taken` is an error.
-    fn land_if_whole(&mut self, cx: &mut Context<P>, id: TransferId, taken: Result<(), Failure>) {
+    fn land_if_whole(&mut self, cx: &mut Context<D>, id: TransferId, taken: Result<(), Failure>) {
         self.moving(cx, id);
         let outcome = || self.transfers.get(&id).and_then(Transfer::outcome);
         match taken.map_or_else(|failure| Some(Err(failure)), |()| outcome()) {
             None => {}
             Some(Err(failure)) => self.fail(cx, id, failure, true),
-            Some(Ok(())) => cx.tell(News::Whole(id)),
+            Some(Ok(())) => cx.emit(Event::Whole(id)),
         }
     }
 
     /// Ends a transfer with success. As its destination, tells the source.
-    pub(crate) fn land(&mut self, cx: &mut Context<P>, id: TransferId) -> Option<Transfer<P>> {
+    pub(crate) fn land(&mut self, cx: &mut Context<D>, id: TransferId) -> Option<Transfer<D>> {
         let t = self.transfers.remove(&id)?;
         if t.way() == Way::In {
             cx.send(t.flow.conn, Message::Landed { transfer: id });
@@ -309,14 +310,14 @@ impl<P: Planner> Flows<P> {
         Some(t)
     }
 
-    pub(crate) fn stalled(&mut self, cx: &mut Context<P>, id: TransferId) {
+    pub(crate) fn stalled(&mut self, cx: &mut Context<D>, id: TransferId) {
         if let Some(t) = self.transfers.get(&id) {
             let on = t.awaits();
             self.fail(cx, id, Failure::Stalled { on }, true);
         }
     }
 
-    pub(crate) fn disconnected(&mut self, cx: &mut Context<P>, conn: ConnId) {
+    pub(crate) fn disconnected(&mut self, cx: &mut Context<D>, conn: ConnId) {
         let dead = self.all().filter(|t| t.flow.conn == conn);
         let dead: Vec<_> = dead.map(|t| t.flow.transfer).collect();
         for id in dead {
@@ -325,11 +326,11 @@ impl<P: Planner> Flows<P> {
     }
 
     /// Fails a transfer: fences it first, and reports the consequences after that. `tell` sends an abort to the peer.
-    pub(crate) fn fail(&mut self, cx: &mut Context<P>, id: TransferId, failure: Failure, tell: bool) {
+    pub(crate) fn fail(&mut self, cx: &mut Context<D>, id: TransferId, failure: Failure, tell: bool) {
         self.end(cx, id, Why::Failed(failure), tell);
     }
 
-    fn end(&mut self, cx: &mut Context<P>, id: TransferId, why: Why, tell: bool) {
+    fn end(&mut self, cx: &mut Context<D>, id: TransferId, why: Why, tell: bool) {
         let transfer = self.transfers.get_mut(&id);
         let Some(t) = transfer.filter(|t| !t.is_fencing()) else {
             return;
@@ -347,7 +348,7 @@ impl<P: Planner> Flows<P> {
             let abort = Message::Abort { transfer: id, failure };
             cx.send(conn, abort);
         }
-        cx.tell(News::Stopped(conn, id));
+        cx.emit(Event::Stopped(conn, id));
         if under_way {
             cx.after(cx.options.device_stall, Timer::Fence(id));
             cx.act(Action::Fence(id));
@@ -357,12 +358,12 @@ impl<P: Planner> Flows<P> {
     }
 
     /// Fails a transfer, maybe stopped already, because memory does not finish its work. Tells the blocks' owner.
-    pub(crate) fn device_stalled(&mut self, cx: &mut Context<P>, id: TransferId) {
+    pub(crate) fn device_stalled(&mut self, cx: &mut Context<D>, id: TransferId) {
         self.fail(cx, id, Failure::DeviceStalled, true);
         self.stall_fence(cx, id);
     }
 
-    pub(crate) fn fence_late(&mut self, cx: &mut Context<P>, id: TransferId) {
+    pub(crate) fn fence_late(&mut self, cx: &mut Context<D>, id: TransferId) {
         if let Some(t) = self.transfers.get_mut(&id) {
             // If this process was stopped for a while, the fence may have come and not been read yet.
             if !std::mem::replace(&mut t.is_fence_late, true) {
@@ -373,28 +374,28 @@ impl<P: Planner> Flows<P> {
     }
 
     /// Reports, once, that a stopped transfer may still use its blocks.
-    fn stall_fence(&mut self, cx: &mut Context<P>, id: TransferId) {
+    fn stall_fence(&mut self, cx: &mut Context<D>, id: TransferId) {
         if let Some(t) = self.transfers.get_mut(&id)
             && !std::mem::replace(&mut t.stalled, true)
         {
-            cx.tell(News::Stalled(t.side, t.flow.rank, Some(id)));
+            cx.emit(Event::Stalled(t.side, t.flow.rank, Some(id)));
         }
     }
 
     /// Removes a transfer of which nothing is in progress any more.
-    fn gone(&mut self, cx: &mut Context<P>, id: TransferId, why: Why) {
+    fn gone(&mut self, cx: &mut Context<D>, id: TransferId, why: Why) {
         cx.timers.clear(&Timer::Fence(id));
         if let Some(t) = self.transfers.remove(&id) {
-            cx.tell(News::Gone(id, t.side, t.flow.peer_rank, why));
+            cx.emit(Event::Gone(id, t.side, t.flow.peer_rank, why));
         }
     }
 }
 
-fn clear_timers<P: Planner>(cx: &mut Context<P>, id: TransferId) {
+fn clear_timers<D: KnownDeployments>(cx: &mut Context<D>, id: TransferId) {
     cx.timers.clear(&Timer::Stall(id));
     cx.timers.clear(&Timer::Heartbeat(id));
 }
 
-pub(crate) fn refuse<P: Planner>(cx: &mut Context<P>, conn: ConnId, transfer: TransferId, refusal: Refusal) {
+pub(crate) fn refuse<D: KnownDeployments>(cx: &mut Context<D>, conn: ConnId, transfer: TransferId, refusal: Refusal) {
     cx.send(conn, Message::Refused { transfer, refusal });
 }

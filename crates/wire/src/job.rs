@@ -31,21 +31,22 @@ use std::sync::Arc;
 use transload_plan::ids::{AgentId, Rank};
 
 use crate::action::{Action, BlocksOf, Held};
-use crate::awaited::{Awaited, Waiting, shown};
 use crate::context::{Context, Timer};
+use crate::deployments::KnownDeployments;
+use crate::event::{Event, Notify, Side};
 use crate::flows::Flows;
 use crate::flows::transfer::Transfer;
-use crate::ground::Ground;
 use crate::ids::JobId;
 use crate::lease::LeaseKey;
+use crate::lower::Lower;
 use crate::message::NoticeKind;
 use crate::moment::Moment;
-use crate::news::{News, Notify, Side};
 use crate::outcome::{JobError, JobReport};
 use crate::peers::Peers;
-use crate::planner::{PlanAsk, Planned, Planner};
+use crate::plans::{PlanAsk, Planned};
 use crate::refusal::Text;
 use crate::ticket::{Claims, RankAddress};
+use crate::waiting::{Awaited, Waiting, shown};
 
 pub(crate) use check::check_job;
 pub(crate) use invited::write_leases;
@@ -56,12 +57,12 @@ use route::{JobRoute, RouteState};
 
 /// A job in progress. Memory: about 800 bytes, the ticket's claims, and 100 bytes for each route.
 #[derive(Debug)]
-pub(crate) struct Job<P: Planner> {
+pub(crate) struct Job<D: KnownDeployments> {
     spec: JobSpec,
     claims: Claims,
-    blocks: Held<P::Blocks>,
+    blocks: Held<D::Blocks>,
     /// The plan of its routes, once the owner's deployment is known and the plan is compiled.
-    plan: Option<Arc<Planned<P::Plan>>>,
+    plan: Option<Arc<Planned<D::Plan>>>,
     routes: Vec<JobRoute>,
     /// Used by pushes only: the number of ready tokens, by local rank and layer.
     progress: BTreeMap<(Rank, u32), u64>,
@@ -76,13 +77,13 @@ pub(crate) struct Job<P: Planner> {
     stalled: bool,
 }
 
-impl<P: Planner> Job<P> {
+impl<D: KnownDeployments> Job<D> {
     /// Makes a job that begins now. If it `opens` write leases, its owner pushes into them.
     pub(crate) fn new(
         now: Moment,
         spec: JobSpec,
         claims: Claims,
-        blocks: Held<P::Blocks>,
+        blocks: Held<D::Blocks>,
         opens: BTreeSet<LeaseKey>,
     ) -> Self {
         Self {
@@ -147,14 +148,14 @@ impl<P: Planner> Job<P> {
         !keep && (self.admitted || !error.is_not_ours())
     }
 
-    /// Makes the notice that tells the ticket's agents that the job is given up.
-    fn cancel(&self) -> News {
+    /// Makes the notice for the ticket's agents that the job is cancelled.
+    fn cancel(&self) -> Event {
         let content = Some(self.spec.content);
         self.notify(NoticeKind::Cancel { content })
     }
 
-    fn notify(&self, says: NoticeKind) -> News {
-        News::Notify(Box::new(Notify {
+    fn notify(&self, says: NoticeKind) -> Event {
+        Event::Notify(Box::new(Notify {
             ticket: self.spec.ticket.clone(),
             claims: self.claims.clone(),
             says,
@@ -165,11 +166,11 @@ impl<P: Planner> Job<P> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Jobs<P: Planner> {
-    jobs: BTreeMap<JobId, Job<P>>,
+pub(crate) struct Jobs<D: KnownDeployments> {
+    jobs: BTreeMap<JobId, Job<D>>,
 }
 
-impl<P: Planner> Jobs<P> {
+impl<D: KnownDeployments> Jobs<D> {
     pub(crate) fn new() -> Self {
         let jobs = BTreeMap::new();
         Self { jobs }
@@ -183,7 +184,7 @@ impl<P: Planner> Jobs<P> {
         self.jobs.keys().copied().collect()
     }
 
-    pub(crate) fn blocks(&self, id: JobId) -> Option<&Held<P::Blocks>> {
+    pub(crate) fn blocks(&self, id: JobId) -> Option<&Held<D::Blocks>> {
         self.jobs.get(&id).map(|job| &job.blocks)
     }
 
@@ -198,18 +199,18 @@ impl<P: Planner> Jobs<P> {
         addresses.find(|address| address.agent == *agent)
     }
 
-    fn like(&self, like: impl Fn(&Job<P>) -> bool) -> Vec<JobId> {
+    fn like(&self, like: impl Fn(&Job<D>) -> bool) -> Vec<JobId> {
         let jobs = self.jobs.iter().filter(|(_, job)| like(job));
         jobs.map(|(id, _)| *id).collect()
     }
 
-    pub(crate) fn awaits(&self, cx: &Context<P>, peers: &Peers, flows: &Flows<P>, id: JobId) -> Option<Waiting> {
+    pub(crate) fn awaits(&self, cx: &Context<D>, peers: &Peers, flows: &Flows<D>, id: JobId) -> Option<Waiting> {
         let job = self.jobs.get(&id)?;
         let (agent, transfer, idle) = match &job.invited {
             None => job.first_open(cx)?,
             Some(invited) => {
                 let (agent, idle) = invited.first_unheard(&job.claims)?;
-                let opened = |t: &&Transfer<P>| matches!(t.side, Side::Lease(key) if invited.open.contains(&key));
+                let opened = |t: &&Transfer<D>| matches!(t.side, Side::Lease(key) if invited.open.contains(&key));
                 let pushed = flows.all().find(opened);
                 (agent, pushed.map(|t| t.flow.transfer), idle)
             }
@@ -228,53 +229,53 @@ impl<P: Planner> Jobs<P> {
 }
 
 /// Beginning and continuing jobs.
-impl<P: Planner> Jobs<P> {
+impl<D: KnownDeployments> Jobs<D> {
     /// Adds a job. It makes no progress until it is [advanced](Self::advance).
-    pub(crate) fn begin(&mut self, g: &mut Ground<'_, P>, id: JobId, job: Job<P>) {
+    pub(crate) fn begin(&mut self, lower: &mut Lower<'_, D>, id: JobId, job: Job<D>) {
         if job.dials() {
             for address in job.agents() {
-                g.peers.hurry(g.cx, address);
+                lower.peers.hurry(lower.cx, address);
             }
         }
         self.jobs.insert(id, job);
     }
 
-    pub(crate) fn advance(&mut self, g: &mut Ground<'_, P>, id: JobId) {
+    pub(crate) fn advance(&mut self, lower: &mut Lower<'_, D>, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
         if job.stop.is_none()
-            && let Err(error) = job.advance(g, id)
+            && let Err(error) = job.advance(lower, id)
         {
-            return self.stop(g, id, error);
+            return self.stop(lower, id, error);
         }
-        self.finish_if_over(g.cx, id);
+        self.finish_if_over(lower.cx, id);
     }
 
     /// Resumes or ends the jobs that wait for a plan, which is compiled or cannot be.
-    pub(crate) fn compiled(&mut self, g: &mut Ground<'_, P>, ask: &PlanAsk, outcome: Result<(), &Text>) {
-        let waits = |job: &Job<P>| job.waits_for(ask);
+    pub(crate) fn compiled(&mut self, lower: &mut Lower<'_, D>, ask: &PlanAsk, outcome: Result<(), &Text>) {
+        let waits = |job: &Job<D>| job.waits_for(ask);
         for id in self.like(waits) {
             match outcome {
-                Ok(()) => self.advance(g, id),
+                Ok(()) => self.advance(lower, id),
                 // The last connection to the owner was lost meanwhile. The next one has the plan compiled again.
-                Err(_) if g.cx.planner.ranks(&ask.peer).is_none() => {}
-                Err(why) => self.stop(g, id, JobError::Plan { why: why.clone() }),
+                Err(_) if lower.cx.deployments.ranks(&ask.peer).is_none() => {}
+                Err(why) => self.stop(lower, id, JobError::Plan { why: why.clone() }),
             }
         }
     }
 
-    pub(crate) fn agent_up(&mut self, g: &mut Ground<'_, P>, agent: &AgentId) {
+    pub(crate) fn agent_up(&mut self, lower: &mut Lower<'_, D>, agent: &AgentId) {
         for id in self.like(|job| job.wants(agent)) {
-            self.advance(g, id);
+            self.advance(lower, id);
         }
     }
 
     /// Stops the jobs that need `agent`, which cannot be reached or does not talk to us.
-    pub(crate) fn stop_all_that_need(&mut self, g: &mut Ground<'_, P>, agent: &AgentId, error: &JobError) {
-        let needs = |job: &Job<P>| job.needed().iter().any(|address| address.agent == *agent);
+    pub(crate) fn stop_all_that_need(&mut self, lower: &mut Lower<'_, D>, agent: &AgentId, error: &JobError) {
+        let needs = |job: &Job<D>| job.needed().iter().any(|address| address.agent == *agent);
         for id in self.like(needs) {
-            self.stop(g, id, error.clone());
+            self.stop(lower, id, error.clone());
         }
     }
 
@@ -285,48 +286,48 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
-    pub(crate) fn moves(&mut self, cx: &Context<P>, id: JobId) {
+    pub(crate) fn moves(&mut self, cx: &Context<D>, id: JobId) {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.moved.get_or_insert(cx.now);
         }
     }
 
-    pub(crate) fn timed_out(&mut self, g: &mut Ground<'_, P>, id: JobId) {
+    pub(crate) fn timed_out(&mut self, lower: &mut Lower<'_, D>, id: JobId) {
         if let Some(job) = self.jobs.get(&id) {
             let timeout = job.spec.timeout;
-            let waiting = self.awaits(g.cx, g.peers, g.flows, id);
-            self.stop(g, id, JobError::TimedOut { timeout, waiting });
+            let waiting = self.awaits(lower.cx, lower.peers, lower.flows, id);
+            self.stop(lower, id, JobError::TimedOut { timeout, waiting });
         }
     }
 
     /// Ends a job without success, as soon as nothing of it is in progress any more. The first reason stays.
-    pub(crate) fn stop(&mut self, g: &mut Ground<'_, P>, id: JobId, error: JobError) {
+    pub(crate) fn stop(&mut self, lower: &mut Lower<'_, D>, id: JobId, error: JobError) {
         let job = self.jobs.get_mut(&id);
         let Some(job) = job.filter(|job| job.stop.is_none()) else {
             return;
         };
         job.stop = Some(error);
         match &job.invited {
-            None => job.stop_routes(g, id),
+            None => job.stop_routes(lower, id),
             Some(invited) => {
                 let opened = invited.open.iter().copied();
-                g.cx.tell(News::GiveUp(opened.collect()));
+                lower.cx.emit(Event::GiveUp(opened.collect()));
             }
         }
-        self.finish_if_over(g.cx, id);
+        self.finish_if_over(lower.cx, id);
     }
 
     /// Stops the jobs of a rank whose device is lost, with the blocks' contents. Invited pushes end with their leases.
-    pub(crate) fn lose(&mut self, g: &mut Ground<'_, P>, rank: Rank) {
-        let own = |job: &Job<P>| matches!(job.blocks, Held::Own(_));
+    pub(crate) fn lose(&mut self, lower: &mut Lower<'_, D>, rank: Rank) {
+        let own = |job: &Job<D>| matches!(job.blocks, Held::Own(_));
         for id in self.like(|job| own(job) && job.spec.ranks.contains(&rank)) {
-            self.stop(g, id, JobError::DeviceLost { rank });
+            self.stop(lower, id, JobError::DeviceLost { rank });
         }
     }
 
     /// Fails a job because memory of a rank does not finish its work. The job ends when the memory is done after all.
-    pub(crate) fn stall(&mut self, g: &mut Ground<'_, P>, id: JobId, rank: Rank) {
-        self.stop(g, id, JobError::DeviceStalled { rank });
+    pub(crate) fn stall(&mut self, lower: &mut Lower<'_, D>, id: JobId, rank: Rank) {
+        self.stop(lower, id, JobError::DeviceStalled { rank });
         let job = self.jobs.get_mut(&id);
         let Some(job) = job.filter(|job| !job.stalled) else {
             return;
@@ -334,18 +335,18 @@ impl<P: Planner> Jobs<P> {
         job.stalled = true;
         // The agents of the ticket are told now: the end may never come.
         if job.stop.as_ref().is_some_and(|error| job.cancels(error)) {
-            g.cx.tell(job.cancel());
+            lower.cx.emit(job.cancel());
         }
         match job.blocks {
-            Held::Own(_) => g.cx.act(Action::JobStalled(id, rank)),
+            Held::Own(_) => lower.cx.act(Action::JobStalled(id, rank)),
             Held::Of(BlocksOf::Lease(key)) => {
-                g.cx.tell(News::Stalled(Side::Lease(key), rank, None));
+                lower.cx.emit(Event::Stalled(Side::Lease(key), rank, None));
             }
             Held::Of(BlocksOf::Job(_)) => {}
         }
     }
 
-    fn finish_if_over(&mut self, cx: &mut Context<P>, id: JobId) {
+    fn finish_if_over(&mut self, cx: &mut Context<D>, id: JobId) {
         if !self.jobs.get(&id).is_some_and(Job::is_over) {
             return;
         }
@@ -377,7 +378,7 @@ impl<P: Planner> Jobs<P> {
                 took: cx.now.since(job.started),
                 queued: job.moved.unwrap_or(cx.now).since(job.started),
                 routes,
-                unpaired: cx.planner.unpaired(&job.claims.owner),
+                unpaired: cx.deployments.unpaired(&job.claims.owner),
             }),
         };
         match job.blocks {
@@ -385,12 +386,12 @@ impl<P: Planner> Jobs<P> {
             Held::Of(BlocksOf::Lease(key)) => {
                 let landed = result.is_ok();
                 cx.act(Action::Pushed(key, result));
-                cx.tell(News::PushOver { key, landed });
+                cx.emit(Event::PushOver { key, landed });
             }
             Held::Of(BlocksOf::Job(_)) => {}
         }
         if let Some(notice) = notice {
-            cx.tell(notice);
+            cx.emit(notice);
         }
     }
 }

@@ -3,7 +3,7 @@
 //! A [`Machine`] is everything that one agent knows of its leases, its peers, its transfers and its own pulls and pushes.
 //! Each event ([`Machine::on_message`], [`Machine::stream_sent`], [`Machine::on_deadline`], …) comes with the current
 //! time, and the machine answers with what to do ([`Action`]). It opens no socket, starts no thread, touches no block and
-//! looks into no plan: the agent around it does, and a [`Planner`] knows the deployments of peers.
+//! looks into no plan: the agent around it does, and a [`KnownDeployments`] knows the deployments of peers.
 //!
 //! # Roles
 //!
@@ -115,18 +115,18 @@
 #![forbid(unsafe_code)]
 
 mod action;
-mod awaited;
 mod context;
+mod deployments;
+mod event;
 mod flows;
 mod frame;
-mod ground;
 mod ids;
 mod job;
 mod lease;
+mod lower;
 mod machine;
 pub mod message;
 mod moment;
-mod news;
 mod notice;
 mod options;
 mod outcome;
@@ -134,16 +134,16 @@ mod owner;
 mod path;
 mod paths;
 mod peers;
-mod planner;
 mod plans;
 mod refusal;
 mod roles;
 mod stream;
 mod ticket;
+mod waiting;
 
 pub use action::{Action, BlocksOf, CloseReason, Flow};
-pub use awaited::{Awaited, Waiting};
 pub use context::{Identity, Secret};
+pub use deployments::{KnownDeployments, Unpaired};
 pub use flows::{MAX_STREAMS, StreamRefusal};
 pub use ids::{ConnId, JobId, NoticeId};
 pub use job::{JobRefused, JobSpec};
@@ -153,10 +153,11 @@ pub use moment::Moment;
 pub use options::Options;
 pub use outcome::{JobError, JobReport, NoticeOutcome, RouteReport};
 pub use path::{Path, PathSet};
-pub use planner::{PlanAsk, Planned, Planner, Route, Unpaired};
+pub use plans::{PlanAsk, Planned, Route};
 pub use refusal::{Difference, Failure, HelloRefusal, Refusal, Text};
 pub use roles::{Role, Roles, UnknownRole};
 pub use ticket::{Audience, Claims, ClaimsError, MintError, RankAddress, TextError, Ticket, TicketError, TicketKey};
+pub use waiting::{Awaited, Waiting};
 
 /// Items for the tests, benches and crates of this repository. They are not part of the interface and change without
 /// notice.

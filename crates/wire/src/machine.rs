@@ -10,13 +10,14 @@ use transload_plan::ids::{AgentId, Rank, ServiceName, TransferId};
 
 use crate::action::{Action, BlocksOf, Held};
 use crate::context::{Context, Identity, Timer};
+use crate::deployments::KnownDeployments;
+use crate::event::Notify;
 use crate::flows::{Flows, StreamRefusal};
 use crate::ids::{ConnId, JobId, NoticeId};
 use crate::job::{Job, JobRefused, JobSpec, Jobs, check_job, write_leases};
 use crate::lease::{LeaseError, LeaseKey, LeaseSpec, OpenError};
 use crate::message::{Envelope, MAX_DOCUMENT, Message, NoticeKind};
 use crate::moment::Moment;
-use crate::news::Notify;
 use crate::notice::Notices;
 use crate::options::Options;
 use crate::outcome::JobError;
@@ -25,7 +26,7 @@ use crate::path::Path;
 use crate::path::negotiation::{Negotiation, Report, Steps};
 use crate::paths::Paths;
 use crate::peers::{NoConnection, Peers};
-use crate::planner::{PlanAsk, Planned, Planner};
+use crate::plans::{PlanAsk, Planned};
 use crate::refusal::{Failure, Text};
 use crate::roles::Roles;
 use crate::stream::{StreamHeader, StreamTrailer};
@@ -42,16 +43,16 @@ pub struct DocumentTooLong {
 
 /// The protocol of one agent: all its leases, transfers and jobs.
 ///
-/// Report every event to it, and after every call take the [`Action`]s until there are none. `P` knows the plans and
+/// Report every event to it, and after every call take the [`Action`]s until there are none. `D` knows the plans and
 /// the type of blocks. The [module](super) describes the whole protocol.
 #[derive(Debug)]
-pub struct Machine<P: Planner> {
-    pub(crate) cx: Context<P>,
+pub struct Machine<D: KnownDeployments> {
+    pub(crate) cx: Context<D>,
     pub(crate) peers: Peers,
-    pub(crate) flows: Flows<P>,
+    pub(crate) flows: Flows<D>,
     pub(crate) paths: Paths,
-    pub(crate) owner: Owner<P>,
-    pub(crate) jobs: Jobs<P>,
+    pub(crate) owner: Owner<D>,
+    pub(crate) jobs: Jobs<D>,
     notices: Notices,
 }
 
@@ -81,9 +82,9 @@ pub struct Gauges {
     pub timers: usize,
 }
 
-impl<P: Planner> Machine<P> {
+impl<D: KnownDeployments> Machine<D> {
     /// Makes a machine that knows no peer yet.
-    pub fn new(identity: Identity, options: Options, planner: P) -> Result<Self, DocumentTooLong> {
+    pub fn new(identity: Identity, options: Options, deployments: D) -> Result<Self, DocumentTooLong> {
         let bytes = identity.document.len();
         if bytes > MAX_DOCUMENT {
             return Err(DocumentTooLong { bytes });
@@ -95,12 +96,12 @@ impl<P: Planner> Machine<P> {
             owner: Owner::new(&options),
             jobs: Jobs::new(),
             notices: Notices::default(),
-            cx: Context::new(identity, options, planner),
+            cx: Context::new(identity, options, deployments),
         })
     }
 
     /// Returns the next action. Must be called until it returns `None`, after every other call.
-    pub fn poll_action(&mut self) -> Option<Action<P::Blocks>> {
+    pub fn poll_action(&mut self) -> Option<Action<D::Blocks>> {
         self.cx.actions.pop_front()
     }
 
@@ -111,7 +112,7 @@ impl<P: Planner> Machine<P> {
     }
 
     /// Returns the blocks of a lease or a job, until it has returned them.
-    pub fn blocks(&self, of: BlocksOf) -> Option<&P::Blocks> {
+    pub fn blocks(&self, of: BlocksOf) -> Option<&D::Blocks> {
         let held = match of {
             BlocksOf::Lease(key) => self.owner.leases.blocks(&key)?,
             BlocksOf::Job(id) => self.jobs.blocks(id)?,
@@ -123,13 +124,13 @@ impl<P: Planner> Machine<P> {
     }
 
     /// Takes the plan of a transfer that is about to begin. Returns `None` if the transfer is over.
-    pub fn take_plan(&mut self, transfer: TransferId) -> Option<Arc<Planned<P::Plan>>> {
+    pub fn take_plan(&mut self, transfer: TransferId) -> Option<Arc<Planned<D::Plan>>> {
         self.flows.take_plan(transfer)
     }
 
-    /// Returns the planner, which knows the deployments of peers.
-    pub fn planner(&self) -> &P {
-        &self.cx.planner
+    /// Returns the known deployments of peers.
+    pub fn deployments(&self) -> &D {
+        &self.cx.deployments
     }
 
     /// Returns the agent at the other end of a connection, once that is known.
@@ -169,7 +170,7 @@ impl<P: Planner> Machine<P> {
 }
 
 /// Time and shutdown.
-impl<P: Planner> Machine<P> {
+impl<D: KnownDeployments> Machine<D> {
     /// Handles all deadlines that are due.
     pub fn on_deadline(&mut self, now: Moment) {
         self.enter(now, |m| {
@@ -208,7 +209,7 @@ impl<P: Planner> Machine<P> {
 }
 
 /// Reports of the transport about connections.
-impl<P: Planner> Machine<P> {
+impl<D: KnownDeployments> Machine<D> {
     /// A control connection is established. `service` and `roles` are from the peer's certificate. `dialled` names the
     /// agent that was dialled, unless the peer has connected. `paths` are the paths that the connection may use. `conn`
     /// must be a new id.
@@ -269,14 +270,14 @@ impl<P: Planner> Machine<P> {
     }
 
     /// An [`Action::Compile`] is done: the plan, or the reason why there is none.
-    pub fn compiled(&mut self, now: Moment, ask: &PlanAsk, plan: Result<Planned<P::Plan>, impl Into<Text>>) {
+    pub fn compiled(&mut self, now: Moment, ask: &PlanAsk, plan: Result<Planned<D::Plan>, impl Into<Text>>) {
         self.enter(now, |m| {
             let plan = plan.map(Arc::new).map_err(Into::into);
             m.cx.plans.compiled(ask, plan.as_ref().ok());
-            let (mut g, owner, jobs, _) = m.parts();
+            let (mut lower, owner, jobs, _) = m.parts();
             let plan = plan.as_ref().map(|_| ());
-            owner.compiled(&mut g, ask, plan);
-            jobs.compiled(&mut g, ask, plan);
+            owner.compiled(&mut lower, ask, plan);
+            jobs.compiled(&mut lower, ask, plan);
         });
     }
 
@@ -288,7 +289,7 @@ impl<P: Planner> Machine<P> {
 }
 
 /// Reports of the agent about data streams.
-impl<P: Planner> Machine<P> {
+impl<D: KnownDeployments> Machine<D> {
     /// Data source: a stream is completely written, including its trailer. Its memory is no longer read.
     pub fn stream_sent(&mut self, now: Moment, transfer: TransferId, bytes: u64) {
         self.enter(now, |m| m.flows.stream_sent(&mut m.cx, transfer, bytes));
@@ -324,15 +325,15 @@ impl<P: Planner> Machine<P> {
 }
 
 /// Reports of the agent about devices.
-impl<P: Planner> Machine<P> {
+impl<D: KnownDeployments> Machine<D> {
     /// The device that holds a rank's memory is lost, for good. The rank's leases and jobs end, and it takes no new
     /// ones.
     pub fn device_lost(&mut self, now: Moment, rank: Rank) {
         self.enter(now, |m| {
             m.cx.lost.insert(rank);
-            let (mut g, owner, jobs, _) = m.parts();
-            jobs.lose(&mut g, rank);
-            owner.lose(g.cx, rank);
+            let (mut lower, owner, jobs, _) = m.parts();
+            jobs.lose(&mut lower, rank);
+            owner.lose(lower.cx, rank);
         });
     }
 
@@ -350,23 +351,23 @@ impl<P: Planner> Machine<P> {
 }
 
 /// Operations of the owner of leases.
-impl<P: Planner> Machine<P> {
+impl<D: KnownDeployments> Machine<D> {
     /// Opens a lease. It owns the blocks until [`Action::LeaseEnded`].
-    pub fn lease(&mut self, now: Moment, spec: LeaseSpec, blocks: P::Blocks) -> Result<(), OpenError<P::Blocks>> {
+    pub fn lease(&mut self, now: Moment, spec: LeaseSpec, blocks: D::Blocks) -> Result<(), OpenError<D::Blocks>> {
         self.enter(now, |m| {
-            let (mut g, owner, ..) = m.parts();
-            owner.lease(&mut g, spec, blocks)
+            let (mut lower, owner, ..) = m.parts();
+            owner.lease(&mut lower, spec, blocks)
         })
     }
 
     /// The first `tokens` tokens of a layer are ready.
     pub fn ready(&mut self, key: LeaseKey, layer: u32, tokens: u64) -> Result<(), LeaseError> {
         if self.owner.leases.ready(key, layer, tokens)? {
-            let (mut g, owner, jobs, _) = self.parts();
+            let (mut lower, owner, jobs, _) = self.parts();
             for (pin, push) in owner.pins(&key) {
                 match push {
-                    Some(job) => jobs.ready(&mut g, job, key.rank, layer, tokens),
-                    None => g.flows.layer_ready(g.cx, pin, layer, tokens),
+                    Some(job) => jobs.ready(&mut lower, job, key.rank, layer, tokens),
+                    None => lower.flows.layer_ready(lower.cx, pin, layer, tokens),
                 }
             }
         }
@@ -379,11 +380,11 @@ impl<P: Planner> Machine<P> {
             if !m.owner.leases.finish_prefill(key)? {
                 return Ok(());
             }
-            let (mut g, owner, jobs, _) = m.parts();
+            let (mut lower, owner, jobs, _) = m.parts();
             for (pin, push) in owner.pins(&key) {
                 match push {
-                    Some(job) => jobs.prefilled(&mut g, job),
-                    None => g.flows.all_ready(g.cx, pin),
+                    Some(job) => jobs.prefilled(&mut lower, job),
+                    None => lower.flows.all_ready(lower.cx, pin),
                 }
             }
             Ok(())
@@ -402,16 +403,16 @@ impl<P: Planner> Machine<P> {
 }
 
 /// Operations of the holder of a ticket.
-impl<P: Planner> Machine<P> {
+impl<D: KnownDeployments> Machine<D> {
     /// Begins a pull or a push. It owns the blocks until [`Action::JobDone`].
-    pub fn start(&mut self, now: Moment, spec: JobSpec, blocks: P::Blocks) -> Result<JobId, JobRefused<P::Blocks>> {
+    pub fn start(&mut self, now: Moment, spec: JobSpec, blocks: D::Blocks) -> Result<JobId, JobRefused<D::Blocks>> {
         self.enter(now, |m| m.try_start(spec, blocks))
     }
 
-    fn try_start(&mut self, spec: JobSpec, blocks: P::Blocks) -> Result<JobId, JobRefused<P::Blocks>> {
+    fn try_start(&mut self, spec: JobSpec, blocks: D::Blocks) -> Result<JobId, JobRefused<D::Blocks>> {
         let now = self.cx.now;
-        let (mut g, owner, jobs, _) = self.parts();
-        let checked = check_job(g.cx, &spec).and_then(|(claims, opens)| {
+        let (mut lower, owner, jobs, _) = self.parts();
+        let checked = check_job(lower.cx, &spec).and_then(|(claims, opens)| {
             let leases = write_leases(&opens, &spec);
             for lease in &leases {
                 let checked = owner.leases.check_open(now, lease);
@@ -426,32 +427,32 @@ impl<P: Planner> Machine<P> {
                 return Err(JobRefused { error, blocks });
             }
         };
-        let id = JobId(g.cx.next_number());
-        g.cx.jobs.add(claims.set, &spec.ranks);
+        let id = JobId(lower.cx.next_number());
+        lower.cx.jobs.add(claims.set, &spec.ranks);
         // Write leases have the same time limit, and end the job when it is over.
         if opens.is_empty() {
-            g.cx.after(spec.timeout, Timer::Job(id));
+            lower.cx.after(spec.timeout, Timer::Job(id));
         }
         let job = Job::new(now, spec, claims, Held::Own(blocks), opens);
-        jobs.begin(&mut g, id, job);
+        jobs.begin(&mut lower, id, job);
         for lease in leases {
-            owner.open(&mut g, lease, Held::Of(BlocksOf::Job(id)));
+            owner.open(&mut lower, lease, Held::Of(BlocksOf::Job(id)));
         }
-        jobs.advance(&mut g, id);
+        jobs.advance(&mut lower, id);
         Ok(id)
     }
 
     /// The first `tokens` tokens of a layer are ready to be read. Used by pushes only.
     pub fn job_ready(&mut self, id: JobId, rank: Rank, layer: u32, tokens: u64) {
-        let (mut g, _, jobs, _) = self.parts();
-        jobs.ready(&mut g, id, rank, layer, tokens);
+        let (mut lower, _, jobs, _) = self.parts();
+        jobs.ready(&mut lower, id, rank, layer, tokens);
     }
 
     /// Everything is ready to be read. Used by pushes only.
     pub fn job_prefilled(&mut self, now: Moment, id: JobId) {
         self.enter(now, |m| {
-            let (mut g, _, jobs, _) = m.parts();
-            jobs.prefilled(&mut g, id);
+            let (mut lower, _, jobs, _) = m.parts();
+            jobs.prefilled(&mut lower, id);
         });
     }
 

@@ -6,10 +6,10 @@ use transload_plan::codec::Codec;
 use transload_plan::content::ContentDigest;
 use transload_plan::ids::{AgentId, ClusterName, DeploymentDigest, Incarnation, Nonce, PlanDigest, Rank, TransferId};
 
-use crate::awaited::Awaited;
 use crate::path::{Path, PathSet};
 use crate::refusal::{Failure, HelloRefusal, Refusal};
 use crate::ticket::Ticket;
+use crate::waiting::Awaited;
 
 /// The lowest and the highest version of the protocol that this agent speaks.
 pub const VERSIONS: (u16, u16) = (5, 5);
@@ -65,7 +65,7 @@ pub enum Message {
     /// The answer to a notice.
     NoticeHeard {
         id: u64,
-        /// For a renewal, the remaining milliseconds.
+        /// The remaining milliseconds after a renewal.
         outcome: Result<u64, Refusal>,
     },
     /// A message of the negotiation of a path, in the path's own encoding.
@@ -109,7 +109,7 @@ pub struct Hello {
     pub deployment: DeploymentDigest,
     /// The ranks whose memory it holds; empty for a scheduler's agent.
     pub ranks: Vec<Rank>,
-    /// The codecs in which it can send what is pulled.
+    /// The codecs in which it can send blocks.
     pub codecs: Vec<Codec>,
 }
 

@@ -10,12 +10,12 @@ use transload_plan::ids::{AgentId, Incarnation};
 
 use crate::action::Action;
 use crate::context::{Context, Timer};
+use crate::deployments::KnownDeployments;
+use crate::event::Notify;
 use crate::ids::NoticeId;
 use crate::message::{Message, Notice, NoticeKind};
-use crate::news::Notify;
 use crate::outcome::NoticeOutcome;
 use crate::peers::Peers;
-use crate::planner::Planner;
 use crate::refusal::Refusal;
 use crate::ticket::{RankAddress, Ticket};
 
@@ -53,7 +53,12 @@ impl Notices {
     }
 
     /// Sends a notice to all agents of a ticket except this one, for which the caller carries it out.
-    pub(crate) fn offer<P: Planner>(&mut self, cx: &mut Context<P>, peers: &mut Peers, notify: Notify) -> NoticeId {
+    pub(crate) fn offer<D: KnownDeployments>(
+        &mut self,
+        cx: &mut Context<D>,
+        peers: &mut Peers,
+        notify: Notify,
+    ) -> NoticeId {
         let Notify { claims, dials, .. } = notify;
         let id = NoticeId(cx.next_number());
         let life = claims.incarnation;
@@ -89,7 +94,7 @@ impl Notices {
         id
     }
 
-    pub(crate) fn agent_up<P: Planner>(&mut self, cx: &mut Context<P>, peers: &Peers, agent: &AgentId) {
+    pub(crate) fn agent_up<D: KnownDeployments>(&mut self, cx: &mut Context<D>, peers: &Peers, agent: &AgentId) {
         let offered = self.offered.iter();
         let waiting = offered.filter(|(_, notice)| notice.waiting.contains_key(agent));
         for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
@@ -97,7 +102,7 @@ impl Notices {
         }
     }
 
-    fn send<P: Planner>(&mut self, cx: &mut Context<P>, peers: &Peers, id: NoticeId, agent: &AgentId) {
+    fn send<D: KnownDeployments>(&mut self, cx: &mut Context<D>, peers: &Peers, id: NoticeId, agent: &AgentId) {
         let Some(conn) = peers.connection(agent) else {
             return;
         };
@@ -115,16 +120,16 @@ impl Notices {
     }
 
     /// Gives up on an agent that this one can never talk to.
-    pub(crate) fn agent_misfits<P: Planner>(&mut self, cx: &mut Context<P>, agent: &AgentId) {
+    pub(crate) fn agent_misfits<D: KnownDeployments>(&mut self, cx: &mut Context<D>, agent: &AgentId) {
         for id in self.offered.keys().copied().collect::<Vec<_>>() {
             self.heard(cx, id, agent, None);
         }
     }
 
     /// Records an agent's answer to a notice. `None` means that the agent no longer has the leases.
-    pub(crate) fn heard<P: Planner>(
+    pub(crate) fn heard<D: KnownDeployments>(
         &mut self,
-        cx: &mut Context<P>,
+        cx: &mut Context<D>,
         id: NoticeId,
         agent: &AgentId,
         outcome: Option<Result<u64, Refusal>>,
@@ -151,7 +156,7 @@ impl Notices {
     }
 
     /// Ends a notice, which every agent has answered or which has waited long enough.
-    pub(crate) fn over<P: Planner>(&mut self, cx: &mut Context<P>, id: NoticeId) {
+    pub(crate) fn over<D: KnownDeployments>(&mut self, cx: &mut Context<D>, id: NoticeId) {
         cx.timers.clear(&Timer::Notice(id));
         if let Some(notice) = self.offered.remove(&id)
             && notice.reported

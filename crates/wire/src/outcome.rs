@@ -5,12 +5,12 @@ use std::time::Duration;
 use transload_plan::codec::Codec;
 use transload_plan::ids::{AgentId, ClusterName, DeploymentDigest, Incarnation, Rank};
 
-use crate::awaited::Waiting;
+use crate::deployments::Unpaired;
 use crate::lease::LeaseEnd;
 use crate::path::Path;
-use crate::planner::Unpaired;
 use crate::refusal::{Failure, HelloRefusal, Refusal, Text};
 use crate::ticket::TicketError;
+use crate::waiting::Waiting;
 
 /// The result of a successful job.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,13 +17,13 @@ use transload_plan::ids::{AgentId, Incarnation, LeaseSetId, Rank, TransferId};
 
 use crate::action::{Action, BlocksOf, Held};
 use crate::context::Context;
+use crate::deployments::KnownDeployments;
 use crate::flows::refuse;
-use crate::ground::Ground;
 use crate::ids::{ConnId, JobId};
 use crate::lease::{LeaseKey, LeaseSpec, LeaseTable, OpenError, OpenFault, UseError};
+use crate::lower::Lower;
 use crate::options::Options;
-use crate::planner::{PlanAsk, Planned, Planner};
-use crate::plans::MOST_COMPILING;
+use crate::plans::{MOST_COMPILING, PlanAsk, Planned};
 use crate::refusal::{Refusal, Text};
 
 use pending::{Asked, Demand, PendingDemands};
@@ -32,8 +32,8 @@ use push::InvitedPush;
 pub(crate) use limits::check_places_of_one;
 
 #[derive(Debug)]
-pub(crate) struct Owner<P: Planner> {
-    pub(crate) leases: LeaseTable<Held<P::Blocks>>,
+pub(crate) struct Owner<D: KnownDeployments> {
+    pub(crate) leases: LeaseTable<Held<D::Blocks>>,
     /// Requests that wait for their lease, or for a plan.
     pending: PendingDemands,
     /// Asks that wait for the fence of an earlier attempt of the same pair of ranks.
@@ -41,7 +41,7 @@ pub(crate) struct Owner<P: Planner> {
     /// Invited pushes, by the ids that pin their leases.
     pushes: HashMap<TransferId, InvitedPush>,
     /// Plans of lease sets for which more routes may be asked.
-    plans: HashMap<LeaseSetId, KeptPlan<P::Plan>>,
+    plans: HashMap<LeaseSetId, KeptPlan<D::Plan>>,
 }
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ struct KeptPlan<L> {
     ranks: BTreeSet<Rank>,
 }
 
-impl<P: Planner> Owner<P> {
+impl<D: KnownDeployments> Owner<D> {
     pub(crate) fn new(options: &Options) -> Self {
         Self {
             leases: LeaseTable::new(options.leases.clone()),
@@ -84,7 +84,7 @@ impl<P: Planner> Owner<P> {
         self.leases.timers() + for_lease + for_plan
     }
 
-    pub(crate) fn on_deadline(&mut self, cx: &mut Context<P>) {
+    pub(crate) fn on_deadline(&mut self, cx: &mut Context<D>) {
         self.leases.on_deadline(cx.now);
         while let Some(late) = self.pending.pop_due(cx.now) {
             let refusal = match late.plan {
@@ -95,33 +95,33 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    pub(crate) fn drain(&mut self, cx: &mut Context<P>) {
+    pub(crate) fn drain(&mut self, cx: &mut Context<D>) {
         for demand in self.pending.take_early() {
             self.refuse_pending(cx, demand, Refusal::ShuttingDown);
         }
     }
 }
 
-impl<P: Planner> Owner<P> {
+impl<D: KnownDeployments> Owner<D> {
     /// Opens a lease, and handles the requests that have waited for it.
     pub(crate) fn lease(
         &mut self,
-        g: &mut Ground<'_, P>,
+        lower: &mut Lower<'_, D>,
         spec: LeaseSpec,
-        blocks: P::Blocks,
-    ) -> Result<(), OpenError<P::Blocks>> {
+        blocks: D::Blocks,
+    ) -> Result<(), OpenError<D::Blocks>> {
         let key = spec.key;
-        let checked = if g.cx.draining {
+        let checked = if lower.cx.draining {
             Err(OpenFault::ShuttingDown)
-        } else if !g.cx.me.ranks.contains(&key.rank) {
+        } else if !lower.cx.me.ranks.contains(&key.rank) {
             Err(OpenFault::NotOurs { rank: key.rank })
-        } else if g.cx.lost.contains(&key.rank) {
+        } else if lower.cx.lost.contains(&key.rank) {
             Err(OpenFault::DeviceLost { rank: key.rank })
         } else {
-            self.leases.check_open(g.cx.now, &spec)
+            self.leases.check_open(lower.cx.now, &spec)
         };
         match checked {
-            Ok(()) => self.open(g, spec, Held::Own(blocks)),
+            Ok(()) => self.open(lower, spec, Held::Own(blocks)),
             Err(reason) => {
                 return Err(OpenError { key, reason, blocks });
             }
@@ -130,16 +130,16 @@ impl<P: Planner> Owner<P> {
     }
 
     /// Opens a lease that has passed its checks, and handles the requests that have waited for it.
-    pub(crate) fn open(&mut self, g: &mut Ground<'_, P>, spec: LeaseSpec, blocks: Held<P::Blocks>) {
-        self.leases.insert(g.cx.now, spec, blocks);
+    pub(crate) fn open(&mut self, lower: &mut Lower<'_, D>, spec: LeaseSpec, blocks: Held<D::Blocks>) {
+        self.leases.insert(lower.cx.now, spec, blocks);
         for demand in self.pending.opened(&spec.key) {
-            self.let_in(g, demand);
+            self.let_in(lower, demand);
         }
     }
 
     /// Keeps the plan of a lease for further routes, if there is room. One service gets at most half of the room, so
     /// that one certificate cannot take all of it.
-    fn keep_plan(&mut self, key: LeaseKey, by: &AgentId, plan: &Arc<Planned<P::Plan>>) {
+    fn keep_plan(&mut self, key: LeaseKey, by: &AgentId, plan: &Arc<Planned<D::Plan>>) {
         if let Some(kept) = self.plans.get_mut(&key.set)
             && Arc::ptr_eq(&kept.plan, plan)
         {
@@ -188,8 +188,8 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// Handles an agent that has connected in this life: what it left here in other lives is over.
-    pub(crate) fn agent_up(&mut self, cx: &mut Context<P>, agent: &AgentId, incarnation: Incarnation) {
+    /// Handles an agent that has connected in this life. What its other lives left here ends.
+    pub(crate) fn agent_up(&mut self, cx: &mut Context<D>, agent: &AgentId, incarnation: Incarnation) {
         self.leases.agent_up(cx.now, agent, incarnation);
         // Other agents' requests stay, even if they claim another life of this agent's deployment: a claim proves
         // nothing.
@@ -200,8 +200,8 @@ impl<P: Planner> Owner<P> {
         });
     }
 
-    /// Converts a refused use to the refusal that the peer is told.
-    fn refuse_use(&self, cx: &mut Context<P>, key: LeaseKey, stated: &ContentDigest, error: UseError) -> Refusal {
+    /// Converts a refused use to the refusal for the peer.
+    fn refuse_use(&self, cx: &mut Context<D>, key: LeaseKey, stated: &ContentDigest, error: UseError) -> Refusal {
         if error == UseError::Content
             && let Some(spec) = self.leases.spec(&key)
         {
@@ -212,15 +212,15 @@ impl<P: Planner> Owner<P> {
     }
 
     /// Unpins a transfer with `peer_rank`, which no longer touches the blocks. Continues with that pair's next attempt.
-    pub(crate) fn unpin(&mut self, g: &mut Ground<'_, P>, key: LeaseKey, peer_rank: Rank, transfer: TransferId) {
-        self.leases.unpin(g.cx.now, key, transfer);
+    pub(crate) fn unpin(&mut self, lower: &mut Lower<'_, D>, key: LeaseKey, peer_rank: Rank, transfer: TransferId) {
+        self.leases.unpin(lower.cx.now, key, transfer);
         if let Some(next) = self.queued.remove(&(key, peer_rank)) {
-            self.decide(g, next);
+            self.decide(lower, next);
         }
     }
 
     /// Ends the leases of a rank whose device is lost, and refuses what waits for others of its leases.
-    pub(crate) fn lose(&mut self, cx: &mut Context<P>, rank: Rank) {
+    pub(crate) fn lose(&mut self, cx: &mut Context<D>, rank: Rank) {
         self.leases.lose(rank);
         for demand in self.pending.of_rank(rank) {
             self.refuse_pending(cx, demand, Refusal::DeviceLost);
@@ -231,10 +231,10 @@ impl<P: Planner> Owner<P> {
     /// Attempts that wait for the fence are refused.
     pub(crate) fn stall(
         &mut self,
-        cx: &mut Context<P>,
+        cx: &mut Context<D>,
         key: LeaseKey,
         transfer: Option<TransferId>,
-    ) -> Option<&Held<P::Blocks>> {
+    ) -> Option<&Held<D::Blocks>> {
         let blocks = self.leases.stall(key, transfer)?;
         for (_, asked) in self.queued.extract_if(|(of, _), _| *of == key) {
             refuse(cx, asked.conn, asked.ask.transfer, Refusal::DeviceStalled);
@@ -250,38 +250,38 @@ impl<P: Planner> Owner<P> {
     }
 }
 
-impl<P: Planner> Owner<P> {
+impl<D: KnownDeployments> Owner<D> {
     /// Continues or refuses the requests that wait for a plan, which is compiled or cannot be.
-    pub(crate) fn compiled(&mut self, g: &mut Ground<'_, P>, ask: &PlanAsk, outcome: Result<(), &Text>) {
+    pub(crate) fn compiled(&mut self, lower: &mut Lower<'_, D>, ask: &PlanAsk, outcome: Result<(), &Text>) {
         self.pending.bring_compiled(ask);
         // One at a time: an invitation is answered when none of its ranks waits any more.
         while let Some(demand) = self.pending.pop_compiled(ask) {
             match outcome {
-                Ok(()) => self.let_in(g, demand),
+                Ok(()) => self.let_in(lower, demand),
                 Err(why) => {
                     let why = why.clone();
-                    self.refuse_pending(g.cx, demand, Refusal::Unplannable { why });
+                    self.refuse_pending(lower.cx, demand, Refusal::Unplannable { why });
                 }
             }
         }
     }
 
     /// Continues with a request whose lease is open now, or whose plan is compiled.
-    fn let_in(&mut self, g: &mut Ground<'_, P>, demand: Demand) {
+    fn let_in(&mut self, lower: &mut Lower<'_, D>, demand: Demand) {
         match demand {
-            Demand::Ask(asked) => self.decide(g, asked),
+            Demand::Ask(asked) => self.decide(lower, asked),
             // Its agent has had an answer already.
-            Demand::Notice(said) => drop(self.apply(g.cx, said)),
+            Demand::Notice(said) => drop(self.apply(lower.cx, said)),
             Demand::Push(wanted) => {
-                let into = self.check_target(g, wanted.conn, &wanted.invitation.into);
+                let into = self.check_target(lower, wanted.conn, &wanted.invitation.into);
                 let (conn, id) = (wanted.conn, wanted.invitation.id);
-                let outcome = into.and_then(|into| self.accept(g, wanted, &into));
-                self.answer_invitation(g.cx, conn, id, outcome);
+                let outcome = into.and_then(|into| self.accept(lower, wanted, &into));
+                self.answer_invitation(lower.cx, conn, id, outcome);
             }
         }
     }
 
-    fn refuse_pending(&mut self, cx: &mut Context<P>, demand: Demand, refusal: Refusal) {
+    fn refuse_pending(&mut self, cx: &mut Context<D>, demand: Demand, refusal: Refusal) {
         match demand {
             Demand::Ask(asked) => self.refuse_ask(cx, asked, refusal),
             Demand::Push(wanted) => {
@@ -296,7 +296,7 @@ impl<P: Planner> Owner<P> {
         self.queued.retain(|_, asked| asked.conn != conn);
     }
 
-    /// Drops an ask that has not begun and that its sender has given up.
+    /// Drops an ask that has not begun and that its sender has cancelled.
     pub(crate) fn forget_ask(&mut self, conn: ConnId, transfer: TransferId) {
         let is_it = |asked: &Asked| asked.conn == conn && asked.ask.transfer == transfer;
         self.pending.forget(|demand| demand.ask().is_some_and(is_it));

@@ -27,9 +27,9 @@ const PATHS: u8 = 16;
 impl Path {
     /// Over the network, encrypted.
     pub const QUIC: Path = Path(0);
-    /// Within one host, through a staging ring: the source gathers, the destination scatters.
+    /// The path within one host, through a staging ring: the source gathers, the destination scatters.
     pub const RING: Path = Path(1);
-    /// Within one host's GPUs, through a ring in device memory.
+    /// The path within one host's GPUs, through a ring in device memory.
     pub const DEVICE: Path = Path(2);
 
     /// Returns the path with this number, from 0 to 15.

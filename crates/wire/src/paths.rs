@@ -6,13 +6,13 @@ use transload_plan::ids::{AgentId, TransferId};
 
 use crate::action::Action;
 use crate::context::Context;
+use crate::deployments::KnownDeployments;
+use crate::event::Event;
 use crate::ids::ConnId;
 use crate::message::Message;
-use crate::news::News;
 use crate::path::negotiation::{Negotiation, Step, Steps, Traveller, Way};
 use crate::path::{Path, PathSet};
 use crate::peers::Peers;
-use crate::planner::Planner;
 use crate::refusal::Text;
 
 #[derive(Debug, Default)]
@@ -48,13 +48,19 @@ impl Paths {
     }
 
     /// Begins a transfer on a path. If the path was lost since it was agreed on, the transfer fails.
-    pub(crate) fn begin(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, path: Path, traveller: Traveller) {
+    pub(crate) fn begin(
+        &mut self,
+        cx: &mut Context<impl KnownDeployments>,
+        conn: ConnId,
+        path: Path,
+        traveller: Traveller,
+    ) {
         let Some(link) = self.links.get_mut(&conn) else {
             return;
         };
         let Traveller { transfer, way, .. } = traveller;
         if let Some(why) = link.lost.get(&(path, way)) {
-            return cx.tell(News::PathLost(vec![transfer], why.clone()));
+            return cx.emit(Event::PathLost(vec![transfer], why.clone()));
         }
         link.travellers.insert(transfer, (path, way));
         self.negotiate(cx, conn, path, |negotiation, steps| {
@@ -77,7 +83,7 @@ impl Paths {
     /// about paths that the connection does not have are ignored.
     pub(crate) fn negotiate(
         &mut self,
-        cx: &mut Context<impl Planner>,
+        cx: &mut Context<impl KnownDeployments>,
         conn: ConnId,
         path: Path,
         with: impl FnOnce(&mut dyn Negotiation, &mut Steps),
@@ -93,11 +99,11 @@ impl Paths {
             match step {
                 Step::Say(word) => cx.send(conn, Message::Path { path, word }),
                 Step::Order(order) => cx.act(Action::Path(conn, path, order)),
-                Step::HangUp(why) => cx.tell(News::HangUp(conn, why.into())),
+                Step::HangUp(why) => cx.emit(Event::HangUp(conn, why.into())),
                 Step::Lose(way, why) => {
                     let why = Text::from(why);
                     let transfers = link.lose(path, way, why.clone());
-                    cx.tell(News::PathLost(transfers, why));
+                    cx.emit(Event::PathLost(transfers, why));
                 }
             }
         }

@@ -13,13 +13,13 @@ use transload_plan::ids::{AgentId, DeploymentDigest, Incarnation, Rank, ServiceN
 
 use crate::action::{Action, CloseReason};
 use crate::context::{Context, Timer};
+use crate::deployments::KnownDeployments;
+use crate::event::Event;
 use crate::ids::ConnId;
 use crate::lease::Holder;
 use crate::message::{Envelope, Hello, Message, VERSIONS};
 use crate::moment::Moment;
-use crate::news::News;
 use crate::outcome::JobError;
-use crate::planner::Planner;
 use crate::refusal::Refusal;
 use crate::roles::{Role, Roles};
 use crate::ticket::{Claims, RankAddress, Ticket};
@@ -124,7 +124,7 @@ impl Peers {
     /// Checks that a ticket is authentic, and meant for this agent in this life and for this peer.
     pub(crate) fn authenticate(
         &self,
-        cx: &Context<impl Planner>,
+        cx: &Context<impl KnownDeployments>,
         conn: ConnId,
         ticket: &Ticket,
     ) -> Result<Claims, Refusal> {
@@ -202,7 +202,7 @@ impl Peers {
     /// was dialled, unless the peer has connected. Returns whether there is room for the connection.
     pub(crate) fn connected(
         &mut self,
-        cx: &mut Context<impl Planner>,
+        cx: &mut Context<impl KnownDeployments>,
         conn: ConnId,
         service: ServiceName,
         dialled: Option<AgentId>,
@@ -243,7 +243,7 @@ impl Peers {
     /// `wanted` says whether anything here waits for the agent that a hello names.
     pub(crate) fn hear(
         &mut self,
-        cx: &mut Context<impl Planner>,
+        cx: &mut Context<impl KnownDeployments>,
         conn: ConnId,
         envelope: Envelope,
         wanted: bool,
@@ -268,14 +268,14 @@ impl Peers {
         None
     }
 
-    pub(crate) fn close(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, reason: CloseReason) {
+    pub(crate) fn close(&mut self, cx: &mut Context<impl KnownDeployments>, conn: ConnId, reason: CloseReason) {
         if self.sessions.contains_key(&conn) {
             cx.act(Action::Close(conn, reason));
             self.lost(cx, conn);
         }
     }
 
-    pub(crate) fn lost(&mut self, cx: &mut Context<impl Planner>, conn: ConnId) {
+    pub(crate) fn lost(&mut self, cx: &mut Context<impl KnownDeployments>, conn: ConnId) {
         let Some(session) = self.sessions.remove(&conn) else {
             return;
         };
@@ -284,17 +284,17 @@ impl Peers {
         if let Some(peer) = &session.peer
             && cx.me.moves_bytes(peer.ranks.is_empty())
         {
-            cx.planner.release(&peer.holder.deployment);
+            cx.deployments.release(&peer.holder.deployment);
         }
         let known = session.agent.as_ref();
         let known = known.and_then(|agent| self.agents.get_mut(agent));
         let was_up = known.is_some_and(|known| known.up.remove(&conn));
         let agent = session.agent;
-        cx.tell(News::Lost { conn, agent, was_up });
+        cx.emit(Event::Lost { conn, agent, was_up });
     }
 }
 
-fn hello(cx: &Context<impl Planner>) -> Hello {
+fn hello(cx: &Context<impl KnownDeployments>) -> Hello {
     let me = &cx.me;
     Hello {
         versions: VERSIONS,

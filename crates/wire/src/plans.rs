@@ -1,11 +1,63 @@
 //! The plans in use. Each is compiled once, outside of the machine, and shared by everything that needs it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 
-use transload_plan::ids::ServiceName;
+use transload_plan::Request;
+use transload_plan::ids::{DeploymentDigest, PlanDigest, Rank, ServiceName};
 
-use crate::planner::{PlanAsk, Planned};
+/// Identifies a plan, which covers all local ranks and a peer's deployment.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PlanAsk {
+    /// The peer's deployment.
+    pub peer: DeploymentDigest,
+    /// Whether bytes leave the local ranks; otherwise they reach them.
+    pub local_is_source: bool,
+    /// The tokens that move, and their order.
+    pub request: Request,
+}
+
+/// A compiled plan: what the machine needs to know about it, and the plan itself.
+#[derive(Debug)]
+pub struct Planned<L> {
+    /// The routes of each local rank that have bytes to move.
+    pub routes: BTreeMap<Rank, Vec<Route>>,
+    /// The number of its slices, about half a KiB each.
+    pub slices: u64,
+    /// The plan, for the agent.
+    pub plan: L,
+}
+
+impl<L> Planned<L> {
+    /// Returns the peer's ranks that a local rank has routes with.
+    pub fn peers_of(&self, rank: Rank) -> BTreeSet<Rank> {
+        self.of_rank(rank).iter().map(|route| route.peer_rank).collect()
+    }
+
+    /// Returns the most places that binding all routes of a local rank takes.
+    pub(crate) fn places_of(&self, rank: Rank) -> u64 {
+        let places = self.of_rank(rank).iter().map(|route| route.places);
+        places.fold(0, u64::saturating_add)
+    }
+
+    /// Returns the routes of a local rank.
+    pub fn of_rank(&self, rank: Rank) -> &[Route] {
+        self.routes.get(&rank).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// The part of a plan between a local rank and a rank of the peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The peer's rank.
+    pub peer_rank: Rank,
+    /// The number of bytes.
+    pub bytes: u64,
+    /// The digest, on which both sides must agree.
+    pub digest: PlanDigest,
+    /// The most places that binding it to memory takes.
+    pub places: u64,
+}
 
 /// The most plans that are compiled at a time for the agents of one service, which choose what to ask for.
 pub(crate) const MOST_COMPILING: usize = 256;

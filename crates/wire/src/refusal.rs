@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use transload_plan::codec::Codec;
 use transload_plan::ids::{AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, PlanDigest, Rank};
 
-use crate::awaited::Awaited;
 use crate::lease::{LeaseEnd, UseError};
 use crate::path::PathSet;
 use crate::roles::Role;
+use crate::waiting::Awaited;
 
 /// The longest text that is kept of a peer, in bytes.
 const MAX_TEXT: usize = 1024;

@@ -203,7 +203,7 @@ impl Table {
                 Action::Compile(ask) => {
                     self.compiled.push(ask.clone());
                     if self.compiles {
-                        let plan = self.machine.planner().compile(&ask);
+                        let plan = self.machine.deployments().compile(&ask);
                         self.machine.compiled(self.now, &ask, plan);
                     }
                 }

@@ -7,12 +7,12 @@ use transload_layout::{Axis, ComponentView};
 /// The extents of what the model computes for the prompt: keys and values, layers, tokens, heads, channels.
 const MODEL: [usize; 5] = [2, 4, 40, 4, 64];
 
-/// The prompt's tokens.
+/// Returns the prompt's tokens.
 pub fn prompt() -> Vec<u32> {
     (1000..1040).collect()
 }
 
-/// What the model computes for the prompt: where each element is in a component's array `[L, B, S, H, C]`, and its
+/// Returns what the model computes for the prompt: where each element is in a component's array `[L, B, S, H, C]`, and its
 /// value. The prompt has `blocks`, in this order.
 pub fn computed(component: &ComponentView, blocks: &[u32]) -> impl Iterator<Item = ([usize; 5], f32)> {
     let block_size = component.view.dim(Axis::State).extent as usize;

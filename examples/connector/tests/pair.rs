@@ -101,7 +101,7 @@ async fn a_byte_that_is_wrong_is_noticed() {
     agent.shutdown(Duration::from_secs(1)).await;
 }
 
-/// A prefill server in this process, with one bit of one value flipped in its cache.
+/// Returns a prefill server in this process, with one bit of one value flipped in its cache.
 async fn altered(certs: &Path) -> (Agent, Lease, Ticket) {
     let text = include_str!("../prefill.toml");
     let deployment = parse("prefill.toml", text, Syntax::Toml).unwrap();

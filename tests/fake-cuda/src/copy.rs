@@ -30,8 +30,8 @@ enum Side {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Return {
     Early,
-    /// When the copy is done. If it comes from pageable memory, when those bytes were read, as the driver's
-    /// documentation of synchronous behavior allows.
+    /// The call returns when the copy is done. For pageable memory, it returns when those bytes were read, as the
+    /// driver's documentation of synchronous behavior allows.
     Late,
 }
 

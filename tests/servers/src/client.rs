@@ -46,7 +46,7 @@ impl Client {
     }
 }
 
-/// A request as bytes. Its host is `localhost` if the headers name none; a body has its length.
+/// Returns a request as bytes. Its host is `localhost` if the headers name none; a body has its length.
 pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
     let mut head = format!("{method} {path} HTTP/1.1\r\n");
     let named = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host"));

@@ -20,7 +20,7 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Starts one; `None`, and that is said, where there is none.
+    /// Starts a cluster of one member. Returns `None`, and prints that, if etcd is not installed.
     pub async fn start() -> Option<Self> {
         Self::start_as(false).await
     }
@@ -141,7 +141,7 @@ impl Etcd {
         std::fs::remove_dir_all(self.data()).expect("it has data");
     }
 
-    /// What `etcdctl` says.
+    /// Returns what `etcdctl` says.
     pub fn ctl(&self, arguments: &[&str]) -> String {
         self.ctl_with(arguments, "")
     }
@@ -158,7 +158,7 @@ impl Etcd {
         self.asked(arguments, input).unwrap_or_else(|errors| panic!("etcdctl {arguments:?}: {errors}"))
     }
 
-    /// What `etcdctl` says, or its errors.
+    /// Returns what `etcdctl` says, or its errors.
     fn asked(&self, arguments: &[&str], input: &str) -> Result<String, String> {
         let mut command = Command::new("etcdctl");
         command.args(["--endpoints", &self.url()]).args(arguments).env("ETCDCTL_API", "3");
@@ -179,7 +179,7 @@ impl Etcd {
         if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
     }
 
-    /// The revision of the last change.
+    /// Returns the revision of the last change.
     pub fn revision(&self) -> i64 {
         let said = self.ctl(&["get", "nothing", "-w", "json"]);
         let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");

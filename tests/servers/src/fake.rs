@@ -16,23 +16,23 @@ use tokio::time::{sleep, timeout};
 use crate::PATIENCE;
 use crate::wire::{self, Kind, Message};
 
-/// What a fake writes in answer to one request.
+/// A script: the answer of a fake server to one request.
 #[derive(Debug, Clone, Default)]
 pub struct Script {
     /// The wait before it.
     pub delay: Duration,
     /// Head and body as they go over the wire.
     pub bytes: Vec<u8>,
-    /// Where the bytes are parted into several writes.
+    /// The offsets at which the bytes are split into several writes.
     pub parts: Vec<usize>,
     /// Bytes from here on wait while the fake [holds](Fake::hold) its answers.
     pub held: Option<usize>,
     pub end: End,
-    /// It is written before the request's body is read.
+    /// Whether the answer is written before the request's body is read.
     pub early: bool,
 }
 
-/// What follows the bytes.
+/// The fake's behaviour after the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum End {
@@ -41,14 +41,14 @@ pub enum End {
     Keep,
     Close,
     Reset,
-    /// Nothing, until the peer leaves.
+    /// It sends nothing until the peer leaves.
     Silence,
-    /// Whatever the peer sends, until it leaves.
+    /// It echoes what the peer sends, until the peer leaves.
     Echo,
 }
 
 impl Script {
-    /// A whole answer in JSON.
+    /// Makes a whole answer in JSON.
     pub fn json(status: u16, body: &str) -> Self {
         let length = body.len();
         let head =
@@ -61,13 +61,13 @@ impl Script {
     }
 }
 
-/// One server. It ends when it is dropped.
+/// A fake server, which ends when it is dropped.
 pub struct Fake {
     pub address: SocketAddr,
     state: Arc<State>,
     /// Accepts connections, which end with it.
     running: Option<JoinHandle<()>>,
-    /// Keeps the port of one that refuses connections, so that nobody else listens there.
+    /// Keeps the port of a server that refuses connections, so that no other process listens there.
     _refusing: Option<TcpSocket>,
 }
 
@@ -75,11 +75,11 @@ type Answer = dyn Fn(usize, &Message) -> Script + Send + Sync;
 
 #[derive(Default)]
 struct State {
-    /// Decides what is answered, instead of scripts that are queued, to the request with a number and a message.
+    /// Decides the answer from a request's number and message, in place of queued scripts.
     answer: Option<Box<Answer>>,
-    /// Whether `GET /health` is a probe: it is answered and not remembered.
+    /// Whether `GET /health` counts as a probe, which is answered but not recorded.
     probed: bool,
-    /// Whether requests are too many to be remembered, and connections end as those of a process do that is killed.
+    /// Whether there are too many requests to record them. Connections then end as those of a killed process do.
     crowded: bool,
     holds: watch::Sender<bool>,
     seen: Mutex<Seen>,
@@ -102,7 +102,7 @@ struct Seen {
 }
 
 impl Fake {
-    /// Starts one at a port of loopback, which follows the scripts that it is [given](Self::play); 0 is any port.
+    /// Starts a server at a port of loopback, which follows [queued scripts](Self::play). Port 0 means any.
     pub fn start(port: u16, probed: bool) -> io::Result<Self> {
         Self::listen(port, State { probed, ..State::default() })
     }
@@ -125,7 +125,7 @@ impl Fake {
         Ok(Self { address, state, running: Some(running), _refusing: None })
     }
 
-    /// A port at which every connection is refused.
+    /// Makes a server that refuses every connection to its port.
     pub fn refusing(port: u16) -> io::Result<Self> {
         let socket = bind(port, false)?;
         Ok(Self { address: socket.local_addr()?, state: Arc::default(), running: None, _refusing: Some(socket) })
@@ -139,49 +139,49 @@ impl Fake {
         format!("http://{}", self.address)
     }
 
-    /// Sets what it answers to the next requests, in order, and forgets those before.
+    /// Sets the answers to the next requests, in order, and drops those queued before.
     pub fn play(&self, scripts: impl IntoIterator<Item = Script>) {
         let mut seen = self.state.seen();
         let open = std::mem::take(&mut seen.open);
         *seen = Seen { scripts: scripts.into_iter().collect(), open, ..Seen::default() };
     }
 
-    /// Has it hold its answers where their scripts say, or give them.
+    /// Makes the server hold its answers where their scripts say so, or releases them.
     pub fn hold(&self, holds: bool) {
         self.state.holds.send_replace(holds);
     }
 
-    /// The requests that it has seen.
+    /// Returns the requests that it has seen.
     pub fn seen(&self) -> Vec<Message> {
         self.state.seen().requests.clone()
     }
 
-    /// How many connections it has accepted.
+    /// Returns how many connections it has accepted.
     pub fn dialled(&self) -> usize {
         self.state.seen().dialled
     }
 
-    /// How many peers have left while it was silent.
+    /// Returns how many peers have left while it was silent.
     pub fn left(&self) -> usize {
         self.state.seen().left
     }
 
-    /// The requests that it was silent to for too long.
+    /// Returns the requests that it was silent to for too long.
     pub fn stuck(&self) -> Vec<String> {
         self.state.seen().stuck.clone()
     }
 
-    /// How many requests it has answered.
+    /// Returns how many requests it has answered.
     pub fn answered(&self) -> usize {
         self.state.seen().answered
     }
 
-    /// The last request of each connection that is open.
+    /// Returns the last request of each connection that is open.
     pub fn open(&self) -> Vec<String> {
         self.state.seen().open.values().cloned().collect()
     }
 
-    /// Ends it as `kill -9` does: the system closes all that it has open.
+    /// Ends the server as `kill -9` does: the system closes all its sockets.
     pub async fn kill(&mut self) {
         if let Some(running) = self.running.take() {
             running.abort();

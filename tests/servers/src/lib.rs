@@ -1,5 +1,5 @@
-//! What the tests of the sidecar and of its command share: model servers that follow scripts, a real etcd, the command as a
-//! process, clients, and a strict reader of HTTP that shares nothing with the sidecar's.
+//! Code that the tests of the sidecar and of its command share: model servers that follow scripts, a real etcd, the
+//! command as a process, clients, and a strict reader of HTTP that shares nothing with the sidecar's.
 #![allow(missing_docs, reason = "a test is read with what it calls")]
 
 mod client;
@@ -16,7 +16,7 @@ pub use fake::{End, Fake, Script, write_parts};
 pub use process::{Process, arguments};
 pub use wire::Message;
 
-/// Nothing here takes so long, on however busy a machine.
+/// A time limit that nothing here reaches, on any machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until something is so.

@@ -1,4 +1,4 @@
-//! The command in a process of its own: the test's binary once more, of which it runs the test `other_process`.
+//! Runs the command in a process of its own. The process is the test binary, which runs only the test `other_process`.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -14,7 +14,7 @@ use crate::PATIENCE;
 
 const ARGUMENTS: &str = "TRANSLOAD_TEST_ARGUMENTS";
 
-/// What the command is run with, in the process of a [`Process`]; `None` elsewhere.
+/// Returns the arguments of the command, in the process of a [`Process`]; `None` elsewhere.
 pub fn arguments() -> Option<Vec<OsString>> {
     let arguments = std::env::var(ARGUMENTS).ok()?;
     let arguments: Vec<String> = serde_json::from_str(&arguments).expect("a list");
@@ -25,7 +25,7 @@ pub fn arguments() -> Option<Vec<OsString>> {
 pub struct Process {
     child: Child,
     lines: mpsc::UnboundedReceiver<String>,
-    /// What it has said on stderr.
+    /// The lines that the process has written to stderr.
     said: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ impl Process {
         Self { child, lines, said: Vec::new() }
     }
 
-    /// The line that begins so, which it says now or has said.
+    /// Waits for a line of stderr that begins with this text, or finds it among earlier ones.
     pub async fn hear(&mut self, begin: &str) -> String {
         loop {
             if let Some(line) = self.said.iter().find(|line| line.starts_with(begin)) {
@@ -71,7 +71,7 @@ impl Process {
         }
     }
 
-    /// Where it serves clients, and its admin address.
+    /// Returns the addresses that serve clients, and the admin address.
     pub async fn addresses(&mut self) -> (Vec<SocketAddr>, Option<SocketAddr>) {
         let line = self.hear("listening on ").await;
         // All interfaces are the loopback interface, too.
@@ -88,7 +88,7 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).expect("it is ours");
     }
 
-    /// Its exit code, and what it has said.
+    /// Waits for the end. Returns the exit code and the lines of stderr.
     pub async fn ended(mut self) -> (Option<i32>, String) {
         let deadline = Instant::now() + PATIENCE;
         let status = loop {
@@ -110,14 +110,14 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Its resident memory, in KiB.
+    /// Returns the resident memory, in KiB.
     pub fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
     }
 
-    /// How many files it has open, sockets among them.
+    /// Returns how many files it has open, sockets among them.
     pub fn open_files(&self) -> usize {
         let files = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
         files.map_or(0, Iterator::count)

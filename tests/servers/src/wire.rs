@@ -58,18 +58,19 @@ impl Message {
         status.and_then(|status| status.parse().ok()).unwrap_or(0)
     }
 
-    /// The body as text.
+    /// Returns the body as text.
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).expect("a body of text")
     }
 
-    /// The body as JSON.
+    /// Returns the body as JSON.
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).expect("a body of JSON")
     }
 }
 
-/// Reads the next message. What is not HTTP is [invalid data](io::ErrorKind::InvalidData); `None` where the peer ended before its first byte.
+/// Reads the next message. Other bytes are [invalid data](io::ErrorKind::InvalidData). Returns `None` if the peer ended
+/// before its first byte.
 pub async fn read<R: AsyncBufRead + Unpin>(from: &mut R, kind: Kind) -> io::Result<Option<Message>> {
     let mut message = read_head(from).await?;
     if let Some(message) = &mut message {
@@ -182,14 +183,14 @@ fn wrong(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
 }
 
-/// A body in chunks, as it goes over the wire.
+/// Returns a body in chunks, as it goes over the wire.
 pub fn chunked<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, trailers: &[String]) -> Vec<u8> {
     let mut bytes: Vec<u8> = pieces.into_iter().flat_map(chunk).collect();
     bytes.extend(last_chunk(trailers));
     bytes
 }
 
-/// One chunk; nothing for none, since an empty chunk would be the last.
+/// Returns one chunk, and nothing for an empty piece, since an empty chunk would be the last.
 pub fn chunk(piece: &[u8]) -> Vec<u8> {
     if piece.is_empty() {
         return Vec::new();

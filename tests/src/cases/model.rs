@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::Tape;
 
-/// What the two sides have in common.
+/// The properties that both sides share.
 #[derive(Debug)]
 pub(super) struct Model {
     pub(super) groups: Vec<ModelGroup>,
@@ -16,7 +16,7 @@ pub(super) struct Model {
 pub(super) struct ModelGroup {
     pub(super) name: &'static str,
     pub(super) layers: Vec<u64>,
-    /// Documents of the specs, but for what a side may choose.
+    /// The documents of the specs, except for the fields that each side chooses.
     pub(super) specs: Vec<Value>,
 }
 
@@ -119,8 +119,8 @@ fn attention(tape: &mut Tape<'_>, window: &str) -> Value {
     spec
 }
 
-/// Adds attention beside attention, of which less travels: often of the same shape, so that pages can
-/// move as one.
+/// Adds a second attention spec with a smaller window, of which less travels. It often has the same shape, so that pages
+/// can move as one.
 fn another_window(tape: &mut Tape<'_>, specs: &mut Vec<Value>) {
     let window = tape.pick(&["sliding_window", "chunk_size"]);
     let mut other = attention(tape, window);

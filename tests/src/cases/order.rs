@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::Tape;
 
-/// An order for a group of one spec; `None` to leave it to the default.
+/// Returns an order for a group of one spec; `None` to leave it to the default.
 pub(super) fn order(tape: &mut Tape<'_>, spec: &Value) -> Option<Value> {
     match spec["kind"].as_str().unwrap_or_default() {
         "compressed" | "indexer" => {
@@ -41,7 +41,7 @@ pub(super) fn order(tape: &mut Tape<'_>, spec: &Value) -> Option<Value> {
     }
 }
 
-/// Orders that engines use.
+/// Returns orders that engines use.
 fn usual(tape: &mut Tape<'_>, even: bool) -> Value {
     let mut usual = vec!["LBHSC", "LBSHC", "BLSHC", "BHLSC", "LHBSC", "BLHNC", "LBH[DS,SD]", "L[BSHD,BSHD]"];
     if even {
@@ -50,7 +50,7 @@ fn usual(tape: &mut Tape<'_>, even: bool) -> Value {
     json!(tape.pick(&usual))
 }
 
-/// One of the 120, in letters or as indices.
+/// Returns one of the 120 permutations, in letters or as indices.
 fn permutation(tape: &mut Tape<'_>) -> Value {
     let state = tape.pick(&['S', 'N']);
     let mut axes = [(0, 'L'), (1, 'B'), (2, state), (3, 'H'), (4, 'C')];
@@ -61,7 +61,7 @@ fn permutation(tape: &mut Tape<'_>) -> Value {
     }
 }
 
-/// One of the 720 with `C` written out.
+/// Returns one of the 720 permutations with `C` written out.
 fn sub_axes(tape: &mut Tape<'_>) -> Value {
     let state = tape.pick(&['S', 'N']);
     let mut axes = ['L', 'B', state, 'H', 'K', 'D'];
@@ -69,7 +69,7 @@ fn sub_axes(tape: &mut Tape<'_>) -> Value {
     json!(axes.iter().collect::<String>())
 }
 
-/// Any number of shared outer axes, then an order for each of two components.
+/// Returns any number of shared outer axes, then an order for each of two components.
 fn bracket(tape: &mut Tape<'_>, headless: bool) -> Value {
     let state = tape.pick(&['S', 'N']);
     let mut axes = vec!['L', 'B', 'H', state];

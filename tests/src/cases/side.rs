@@ -1,4 +1,4 @@
-//! One side's document: everything that the two sides may choose differently.
+//! Generates one side's document, with everything that the two sides may choose differently.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::order::order;
 use super::tape::Tape;
 use crate::oracle::{Side, stride};
 
-/// What both documents need to know.
+/// The facts that both documents need.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) start: u64,
@@ -63,7 +63,7 @@ pub(super) fn choose(tape: &mut Tape<'_>, model: &Model) -> Plan {
     Plan { start, tokens: wanted.min(affordable.max(1)), from, to }
 }
 
-/// A document that says what one side looks like.
+/// Returns a document that says what one side looks like.
 pub(super) fn document(tape: &mut Tape<'_>, model: &Model, plan: &Plan, which: Which) -> Value {
     let mut document = json!({"schema": "transload.deployment/1"});
     let Ranks { tp, dcp } = match which {
@@ -181,7 +181,7 @@ fn pipeline(tape: &mut Tape<'_>, model: &Model, document: &mut Value) {
     }
 }
 
-/// The order that each group states. May set the deployment's own, which pages of several specs do not
+/// Returns the order that each group states. May set the deployment's own, which pages of several specs do not
 /// look at.
 fn orders(tape: &mut Tape<'_>, model: &Model, document: &mut Value) -> Vec<Option<Value>> {
     let mut orders = Vec::new();
@@ -217,7 +217,7 @@ fn orders(tape: &mut Tape<'_>, model: &Model, document: &mut Value) -> Vec<Optio
     orders
 }
 
-/// What a side may say of its own about a spec.
+/// Returns the fields of a spec that a side may choose for itself.
 fn side_spec(tape: &mut Tape<'_>, spec: &Value) -> Value {
     let mut spec = spec.clone();
     match spec["kind"].as_str().unwrap_or_default() {
@@ -235,7 +235,7 @@ fn side_spec(tape: &mut Tape<'_>, spec: &Value) -> Value {
     spec
 }
 
-/// Sometimes lets a group lie otherwise on some pipeline stages than on others.
+/// Gives a group another place on some pipeline stages than on others, in some cases.
 fn tell_stages_apart(tape: &mut Tape<'_>, document: &mut Value, index: usize) {
     let stages = document["pp"].as_u64().unwrap_or(1);
     if stages == 1 || !tape.once_in(3) {
@@ -303,7 +303,7 @@ fn pad(tape: &mut Tape<'_>, document: &mut Value, index: usize, stage: Option<u6
     }
 }
 
-/// Whether layers lie outside blocks in a group of this document.
+/// Returns whether layers lie outside blocks in a group of this document.
 fn layers_outside(group: &Value, document: &Value) -> bool {
     if group["spec"].as_array().is_some_and(|specs| specs.len() > 1) {
         return true;
@@ -333,7 +333,7 @@ fn layers_text(tape: &mut Tape<'_>, layers: &[u64]) -> String {
     text.collect::<Vec<_>>().join(",")
 }
 
-/// Tokens that every block must hold a multiple of.
+/// Returns the number of tokens of which every block must hold a multiple.
 fn tokens_per_state(group: &ModelGroup) -> u64 {
     let stated = group.specs.iter().filter_map(|s| s["tokens_per_state"].as_u64());
     stated.max().unwrap_or(1)
@@ -344,7 +344,7 @@ fn has_window(group: &ModelGroup) -> bool {
     group.specs.iter().any(|spec| windows.iter().any(|window| spec.get(window).is_some()))
 }
 
-/// Over how many of `tp` ranks tokens can be dealt out: 1 first.
+/// Returns the numbers of ranks, out of `tp`, that tokens can be dealt out to; 1 first.
 fn dcp_sizes(model: &Model, tp: u64) -> Vec<u64> {
     let side = plain(model);
     let dealt =
@@ -391,7 +391,7 @@ fn fits(model: &Model, tp: u64) -> bool {
     components.all(|c| c.held_by(tp, 0).is_ok())
 }
 
-/// The fewest heads (Mamba2) or channels (Mamba1) of the model's states.
+/// Returns the fewest heads (Mamba2) or channels (Mamba1) of the model's states.
 fn fewest_state_units(model: &Model) -> u64 {
     let side = plain(model);
     let specs = side.groups.iter().flat_map(|g| &g.specs);
@@ -400,7 +400,7 @@ fn fewest_state_units(model: &Model) -> u64 {
     units.min().unwrap_or(u64::MAX)
 }
 
-/// Destination bytes on all ranks: those of the states, and those of each token.
+/// Returns the destination bytes on all ranks: those of the states, and those of each token.
 fn cost(model: &Model, tp: u64) -> (u64, u64) {
     let (mut fixed, mut per_token) = (0, 0);
     for group in &plain(model).groups {

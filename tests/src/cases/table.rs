@@ -9,7 +9,7 @@ use crate::oracle::{Group, Side};
 
 type Tables = BTreeMap<String, Vec<Option<u64>>>;
 
-/// Tables for some or all groups of a side.
+/// Returns tables for some or all groups of a side.
 pub(super) fn tables(tape: &mut Tape<'_>, document: &Value, start: u64, tokens: u64) -> Tables {
     let side = Side::read(document).expect("a document that reads");
     let mut tables = Tables::new();
@@ -67,7 +67,7 @@ fn table(tape: &mut Tape<'_>, group: &Group, start: u64, end: u64) -> Option<Vec
     Some(table)
 }
 
-/// Whether a state that travels lies in this entry's block.
+/// Returns whether a state that travels lies in this entry's block.
 fn is_touched(group: &Group, entry: u64, start: u64, end: u64) -> bool {
     group.specs.iter().any(|spec| {
         let states = spec.states(group.block_size).unwrap_or(1) * group.dcp;

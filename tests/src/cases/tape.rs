@@ -2,7 +2,7 @@
 
 use super::Reach;
 
-/// Numbers to make choices by; zeros where they end.
+/// Numbers that decide choices. Missing ones are zero.
 #[derive(Debug)]
 pub struct Tape<'a> {
     numbers: std::slice::Iter<'a, u16>,
@@ -11,17 +11,17 @@ pub struct Tape<'a> {
 }
 
 impl<'a> Tape<'a> {
-    /// A tape at its start.
+    /// Makes a tape at its start.
     pub fn new(numbers: &'a [u16], reach: Reach) -> Self {
         Self { numbers: numbers.iter(), reach, disputed: Vec::new() }
     }
 
-    /// A number below `n`.
+    /// Returns a number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         u64::from(self.numbers.next().copied().unwrap_or(0)) % n
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub fn within(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
@@ -31,7 +31,7 @@ impl<'a> Tape<'a> {
         self.below(n) == n - 1
     }
 
-    /// One of a list; the first on an empty tape.
+    /// Picks one item of a list, the first on an empty tape.
     pub fn pick<T: Clone>(&mut self, list: &[T]) -> T {
         list[self.below(list.len() as u64) as usize].clone()
     }

@@ -7,17 +7,17 @@ use transload_store::backend::Policy;
 
 use super::Agreement;
 
-/// The cache, with sizes in the place of tensors.
+/// A cache that holds sizes instead of tensors.
 #[derive(Debug)]
 struct Cache {
     cap: u64,
     policy: Policy<String>,
-    /// By key: its content and its size.
+    /// The content and the size of each key.
     chunks: BTreeMap<String, (String, u64)>,
     used: u64,
     /// The key that was stored last with a content.
     index: BTreeMap<String, String>,
-    /// Contents, whether they are there or not.
+    /// The pinned contents, present or not.
     pins: HashSet<String>,
     counts: BTreeMap<&'static str, u64>,
     window: usize,
@@ -39,7 +39,7 @@ impl Cache {
         }
     }
 
-    /// What was evicted for it.
+    /// Stores a chunk and returns the keys that were evicted for it.
     fn store(&mut self, key: &str, content: &str, bytes: u64, weight: f64) -> Vec<String> {
         let mut evicted = Vec::new();
         if self.chunks.contains_key(key) {
@@ -120,7 +120,7 @@ impl Cache {
         *self.counts.entry(name).or_default() += 1;
     }
 
-    /// In the form of the traces.
+    /// Returns the state in the form of the traces.
     fn state(&self) -> Value {
         let keys: Vec<&String> = self.policy.keys().collect();
         let frequencies: BTreeMap<_, _> = keys.iter().map(|key| (*key, self.policy.frequency(key))).collect();
@@ -136,7 +136,7 @@ impl Cache {
         state
     }
 
-    /// Does a step. Its result, and what was evicted.
+    /// Runs a step. Returns its result and the evicted keys.
     fn step(&mut self, op: &[Value]) -> Result<(Value, Vec<String>), String> {
         let unknown = || format!("{op:?} is no step");
         let text = |at: usize| op.get(at).and_then(Value::as_str).ok_or_else(unknown);

@@ -16,14 +16,14 @@ enum Float {
 }
 
 impl Float {
-    /// The type that the name of a case ends with: `ties_float16.b8`.
+    /// Makes the type that the name of a case ends with: `ties_float16.b8`.
     fn of(case: &str) -> Option<Self> {
         let types = [("_float32", Self::F32), ("_bfloat16", Self::Bf16), ("_float16", Self::F16)];
         let named = types.into_iter().find(|(name, _)| case.contains(name));
         named.map(|(_, float)| float)
     }
 
-    /// The nearest number of the type, ties to even.
+    /// Returns the nearest number of the type, ties to even.
     fn round(self, number: f32) -> f32 {
         // Bits behind the first, exponent of the least number, and what is infinite.
         let (bits, least, too_great) = match self {
@@ -85,7 +85,7 @@ fn quantize(float: Float, bits: u64, values: &[f32], groups: usize, group: impl 
     Quantized { codes, scales, dequantized }
 }
 
-/// Two codes of 4 bits in each byte, the first in the low half.
+/// Packs two codes of 4 bits into each byte, the first in the low half.
 fn pack(codes: &[i8], last_dim: usize) -> Result<Vec<i8>, (&'static str, String)> {
     if !last_dim.is_multiple_of(2) {
         let message = format!("Last dim must be even, got {last_dim}");
@@ -166,13 +166,13 @@ fn agrees(name: &str, case: &Value) -> Result<bool, String> {
     Ok(agrees)
 }
 
-/// Bit for bit, but that any NaN is any other.
+/// Compares bit for bit, except that all NaNs are equal.
 fn same(own: &[f32], recorded: &[f32]) -> bool {
     let equal = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
     own.len() == recorded.len() && own.iter().zip(recorded).all(equal)
 }
 
-/// A number as it is recorded: in hexadecimal, or, where it is of bf16, its bits.
+/// Returns a number as it is recorded: in hexadecimal, or, where it is of bf16, its bits.
 fn number(float: Float, recorded: &Value) -> Option<f32> {
     match recorded {
         Value::String(text) => hexadecimal(text),
@@ -184,7 +184,7 @@ fn number(float: Float, recorded: &Value) -> Option<f32> {
     }
 }
 
-/// `-0x1.8p-3`, `inf`, `nan`.
+/// Parses `-0x1.8p-3`, `inf` or `nan`.
 fn hexadecimal(text: &str) -> Option<f32> {
     let (sign, magnitude) = match text.strip_prefix('-') {
         Some(magnitude) => (-1.0, magnitude),

@@ -23,7 +23,7 @@ pub struct Side {
 /// One group of a side.
 #[derive(Debug)]
 pub struct Group {
-    /// By which the two sides' groups find each other.
+    /// The name by which the two sides' groups are matched.
     pub name: String,
     /// Global layer ids, ascending.
     pub layers: Vec<u64>,
@@ -31,24 +31,24 @@ pub struct Group {
     pub block_size: u64,
     /// Blocks on every rank.
     pub num_blocks: u64,
-    /// Over how many ranks the tokens are dealt out; 1 where each rank has all.
+    /// The number of ranks that share the tokens of a sequence; 1 if each rank has all.
     pub dcp: u64,
-    /// How many tokens in a row a rank gets.
+    /// The number of consecutive tokens of a rank.
     pub interleave: u64,
     /// The physical order; `None` for a page of several specs.
     pub(super) order: Option<Order>,
-    /// Whether each layer is an allocation of its own.
+    /// Whether each layer has its own allocation.
     pub per_layer: bool,
-    /// What the document says of each pipeline stage; one for all of them, where they are alike.
+    /// The placement of each pipeline stage, or a single one for all stages.
     pub stages: Vec<Stated>,
-    /// What a page holds.
+    /// The specs of a page.
     pub specs: Vec<Spec>,
 }
 
-/// What a document says of where a group is.
+/// The placement of a group, as its document states it.
 #[derive(Clone, Debug)]
 pub struct Stated {
-    /// Where the group starts in its allocation.
+    /// The group's offset in its allocation.
     pub offset: u64,
     /// Bytes from block to block, where stated.
     pub block_stride: Option<u64>,
@@ -91,34 +91,34 @@ impl Side {
         Ok(Self { tp, stages, groups })
     }
 
-    /// How many ranks there are.
+    /// Returns how many ranks there are.
     pub fn ranks(&self) -> u64 {
         self.tp * self.stages.len() as u64
     }
 
-    /// The group of that name.
+    /// Returns the group of that name.
     pub fn group(&self, name: &str) -> Result<&Group, Fault> {
         self.groups.iter().find(|g| g.name == name).ok_or_else(|| format!("no group {name}"))
     }
 
-    /// The global ids of the layers of `group` on `rank`, ascending: slot i holds entry i.
+    /// Returns the global ids of the layers of `group` on `rank`, ascending: slot i holds entry i.
     pub fn layers_of(&self, rank: u64, group: &Group) -> Vec<u64> {
         let stage = &self.stages[(rank / self.tp) as usize];
         let here = group.layers.iter().copied();
         here.filter(|layer| stage.contains(layer)).collect()
     }
 
-    /// The units of `component` that `rank` holds.
+    /// Returns the units of `component` that `rank` holds.
     pub fn units_of(&self, rank: u64, component: &Component) -> Result<Range<u64>, Fault> {
         component.held_by(self.tp, rank % self.tp)
     }
 
-    /// Where `rank` keeps one byte of state `state` of physical block `block`.
+    /// Returns the address at which `rank` keeps one byte of state `state` of physical block `block`.
     pub fn address(&self, rank: u64, group: &Group, name: &Name, block: u64, state: u64) -> Result<Address, Fault> {
         self.place(rank, group)?.address(name, block, state)
     }
 
-    /// Whether `rank` is one of those that have the states of an owner.
+    /// Returns whether `rank` is one of those that have the states of an owner.
     pub fn owns(&self, rank: u64, group: &Group, owner: u64) -> bool {
         rank % self.tp % group.dcp == owner
     }
@@ -128,7 +128,7 @@ impl Side {
         Place::new(group, stated, self.layers_of(rank, group), |component| self.units_of(rank, component))
     }
 
-    /// What the document says of where `group` is on `rank`.
+    /// Returns the placement of `group` on `rank`, as its document states it.
     pub fn stated<'a>(&self, rank: u64, group: &'a Group) -> Result<&'a Stated, Fault> {
         match &group.stages[..] {
             [all] => Ok(all),
@@ -138,7 +138,7 @@ impl Side {
 }
 
 impl Group {
-    /// Where a state of the sequence lies: the entry of the block table, the state of the block, and which of the `dcp`
+    /// Returns where a state of the sequence lies: the entry of the block table, the state of the block, and which of the `dcp`
     /// ranks has it. The arithmetic is vLLM's, by tokens.
     pub fn locate(&self, spec: &Spec, state: u64) -> [u64; 3] {
         let Some(tokens) = spec.tokens_per_state else {
@@ -213,7 +213,7 @@ impl Stated {
     }
 }
 
-/// Evenly and in order; left-over layers go one each to the ranks before the last, backwards.
+/// Splits layers evenly and in order. Each left-over layer goes to one of the ranks before the last, from back to front.
 fn even_split(layers: u64, pp: u64) -> Vec<u64> {
     let mut counts = vec![layers / pp; pp as usize];
     let left_over = (layers % pp) as usize;
@@ -238,7 +238,7 @@ fn layer_ids(text: &str) -> Result<Vec<u64>, Fault> {
     Ok(ids)
 }
 
-/// The number at `key`, if there is one.
+/// Returns the number at `key`, if there is one.
 pub(super) fn number(value: &Value, key: &str) -> Result<Option<u64>, Fault> {
     match value.get(key) {
         None => Ok(None),

@@ -11,7 +11,7 @@ pub(super) enum Axis {
     Block,
     State,
     Head,
-    /// All elements of one state and head, those of one component after those of another.
+    /// All elements of one state and head, component by component.
     Content,
     /// `K`: whether key or value.
     Half,

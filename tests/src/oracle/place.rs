@@ -1,4 +1,4 @@
-//! Where the bytes of one rank and group lie: axes inside axes, parts after parts.
+//! Computes where the bytes of one rank and group are: axes inside axes, parts after parts.
 
 use std::ops::Range;
 
@@ -13,33 +13,33 @@ pub(super) struct Place {
     per_layer: bool,
     layers: Vec<u64>,
     held: Vec<Vec<Held>>,
-    /// Whether a bracket puts each component in a place of its own.
+    /// Whether a bracket puts each component in its own place.
     apart: bool,
     layout: Layout,
 }
 
-/// What a rank holds of one component of one spec.
+/// The share that a rank holds of one component of one spec.
 struct Held {
     units: Range<u64>,
     extents: [u64; 2],
     /// Elements of this state and head, or channels of this convolution, that come before.
     before: u64,
-    /// Whether units are heads; those of a convolution lie inside its content.
+    /// Whether units are heads. Units of a convolution are inside its content.
     per_head: bool,
 }
 
 /// A stretch of memory.
 enum Layout {
-    /// `extent` times the same, `stride` bytes apart.
+    /// An axis of `extent` equal parts, `stride` bytes apart.
     Axis {
         axis: Axis,
         extent: u64,
         stride: u64,
         inner: Box<Layout>,
     },
-    /// One part per spec of the page, one after the other.
+    /// One part for each spec of the page, in order.
     Specs(Vec<Layout>),
-    /// One part per component of the spec, one after the other.
+    /// One part for each component of the spec, in order.
     Components(Vec<Layout>),
     Element(u64),
 }
@@ -113,12 +113,12 @@ impl Place {
         })
     }
 
-    /// Bytes that an allocation must have.
+    /// Returns the least number of bytes of an allocation.
     pub(super) fn size(&self) -> u64 {
         self.offset + self.layout.size()
     }
 
-    /// Bytes from one block (`B`) or layer (`L`) to the next.
+    /// Returns the bytes from one block (`B`) or layer (`L`) to the next.
     pub(super) fn stride_of(&self, axis: char) -> Option<u64> {
         let wanted = if axis == 'B' { Axis::Block } else { Axis::Layer };
         let mut layout = &self.layout;
@@ -131,7 +131,7 @@ impl Place {
         }
     }
 
-    /// The address of one byte of state `state` of block `block`.
+    /// Returns the address of one byte of state `state` of block `block`.
     pub(super) fn address(&self, name: &Name, block: u64, state: u64) -> Result<Address, Fault> {
         let slot = self.layers.iter().position(|&l| l == name.layer);
         let slot = slot.ok_or_else(|| format!("layer {} is not here", name.layer))? as u64;
@@ -187,7 +187,7 @@ impl Layout {
     }
 }
 
-/// What is needed to know every extent.
+/// The values that determine every extent.
 struct Outer<'a> {
     group: &'a Group,
     stated: &'a Stated,
@@ -260,8 +260,8 @@ impl Outer<'_> {
         })
     }
 
-    /// One spec's part of a page: its components one after the other, heads outermost in each. K and
-    /// V of an attention are one component, and so is what lies along a convolution's channels.
+    /// Returns one spec's part of a page: its components one after another, heads outermost in each. K and V of an
+    /// attention are one component, and so is everything along a convolution's channels.
     fn page_part(&self, spec: &Spec, held: &[Held]) -> Result<Layout, Fault> {
         let all = (0..spec.components.len()).collect::<Vec<_>>();
         let apart = matches!(spec.kind.as_str(), "compressed" | "indexer");
@@ -283,8 +283,7 @@ impl Outer<'_> {
     }
 }
 
-/// Every axis is there once, whichever component one asks about; `H` may be left out where a kind has
-/// no heads.
+/// Checks that every axis is there once, for each component. `H` may be missing where a kind has no heads.
 fn check_complete(order: &Order, spec: &Spec) -> Result<(), Fault> {
     let paths = match order.bracket.is_empty() {
         true => vec![order.outer.clone()],

@@ -1,4 +1,4 @@
-//! What a model's cache is: components, their units, and which ranks hold which.
+//! Describes a model's cache: its components, their units, and the ranks that hold them.
 
 use std::ops::Range;
 
@@ -12,10 +12,9 @@ use super::{Fault, Name};
 pub struct Spec {
     /// The `kind` of the document.
     pub kind: String,
-    /// In the order in which they lie.
+    /// The components, in the order of their addresses.
     pub components: Vec<Component>,
-    /// How many tokens one state stands for; `None` for a recurrent cache, which has one state for
-    /// the whole sequence.
+    /// The number of tokens of one state; `None` for a recurrent cache, which has one state for the whole sequence.
     pub tokens_per_state: Option<u64>,
     /// `sliding_window`
     pub sliding_window: Option<u64>,
@@ -24,7 +23,7 @@ pub struct Spec {
     pub(super) content: Content,
 }
 
-/// How the components of one state and head lie together.
+/// The arrangement of the components of one state and head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// Per head, one after the other.
@@ -36,9 +35,9 @@ pub(super) enum Content {
 /// A part of a spec that is cut over TP ranks by its own rule.
 #[derive(Debug)]
 pub struct Component {
-    /// As the reference calls it.
+    /// The name that the reference uses.
     pub name: &'static str,
-    /// How many units the whole model has.
+    /// The number of units in the whole model.
     pub units: u64,
     /// Extents of one unit's two coordinates.
     pub extents: [u64; 2],
@@ -49,9 +48,9 @@ pub struct Component {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sharing {
-    /// Each unit on one rank, or on several neighbouring ones where there are more ranks.
+    /// Each unit is on one rank, or on several neighbouring ones if there are more ranks than units.
     Spread,
-    /// Each unit on one rank; a single one on every rank.
+    /// Each unit is on one rank; a single unit is on every rank.
     SpreadUnlessSingle,
 }
 
@@ -162,7 +161,7 @@ impl Spec {
         }
     }
 
-    /// How many states a block of that many tokens holds.
+    /// Returns how many states a block of that many tokens holds.
     pub fn states(&self, block_size: u64) -> Result<u64, Fault> {
         match self.tokens_per_state {
             None => Ok(1),
@@ -171,7 +170,7 @@ impl Spec {
         }
     }
 
-    /// Whether the states of the sequence from token `start` up to `end` that travel include the
+    /// Returns whether the states of the sequence from token `start` up to `end` that travel include the
     /// one of index `state`.
     pub fn travels(&self, state: u64, start: u64, end: u64) -> bool {
         let Some(k) = self.tokens_per_state else {
@@ -184,7 +183,7 @@ impl Spec {
         in_range && in_window && in_chunk
     }
 
-    /// The name of every byte of one layer and one state whose unit is in `units(component)`.
+    /// Returns the name of every byte of one layer and one state whose unit is in `units(component)`.
     pub(super) fn names(
         &self,
         spec: usize,
@@ -208,7 +207,7 @@ impl Spec {
 }
 
 impl Component {
-    /// The units that `rank` of `tp` holds.
+    /// Returns the units that `rank` of `tp` holds.
     pub fn held_by(&self, tp: u64, rank: u64) -> Result<Range<u64>, Fault> {
         let units = self.units;
         if units.is_multiple_of(tp) {
@@ -222,7 +221,7 @@ impl Component {
         }
     }
 
-    /// The ranks of `tp` that hold `unit`, ascending.
+    /// Returns the ranks of `tp` that hold `unit`, ascending.
     pub fn holders(&self, tp: u64, unit: u64) -> Result<Vec<u64>, Fault> {
         let mut ranks = Vec::new();
         for rank in 0..tp {

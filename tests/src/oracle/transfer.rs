@@ -1,4 +1,4 @@
-//! Which bytes a transfer moves, from where to where.
+//! Computes which bytes a transfer moves, from where to where.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -9,12 +9,12 @@ use super::document::{Group, Side};
 use super::place::Place;
 use super::{Address, Fault, Name};
 
-/// What is asked for.
+/// The request of a transfer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// Position of the first token.
     pub start: u64,
-    /// How many tokens.
+    /// The number of tokens.
     pub tokens: u64,
     /// The source's block table by group: entry i is the physical block of tokens
     /// `[i * block_size, (i + 1) * block_size)`, `None` for one that is never touched. A group that
@@ -33,37 +33,37 @@ pub struct Route {
     pub dst_rank: u64,
     /// The group's name.
     pub group: String,
-    /// Its bytes, in the order of their names.
+    /// The bytes of the route, ordered by name.
     pub bytes: Vec<Moved>,
 }
 
 /// One byte on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// What it is.
+    /// The byte's identity.
     pub name: Name,
-    /// Which state of the sequence it belongs to; 0 in a recurrent cache.
+    /// The index of the byte's state in the sequence; 0 in a recurrent cache.
     pub state: u64,
     /// Entries of the two block tables in which the state lies.
     pub entries: [u64; 2],
-    /// Which state of its block it is, on each side.
+    /// The index of the state within its block, on each side.
     pub rows: [u64; 2],
-    /// Where it comes from.
+    /// The address at the source.
     pub src: Address,
-    /// Where it goes.
+    /// The address at the destination.
     pub dst: Address,
 }
 
 impl Route {
-    /// Destination address to source address: what must be written, and from where. Every other
+    /// Maps destination addresses to source addresses: what must be written, and from where. Every other
     /// byte of the destination must stay as it is.
     pub fn map(&self) -> BTreeMap<Address, Address> {
         self.bytes.iter().map(|m| (m.dst, m.src)).collect()
     }
 }
 
-/// Every route that moves anything, ordered by (source rank, destination rank, position of the
-/// group in the destination's document).
+/// Returns every route that moves anything, ordered by source rank, destination rank and the group's position in the
+/// destination's document.
 pub fn transfer(from: &Value, to: &Value, request: &Request) -> Result<Vec<Route>, Fault> {
     let mut routes = Vec::new();
     for dst_rank in 0..Side::read(to)?.ranks() {
@@ -74,7 +74,7 @@ pub fn transfer(from: &Value, to: &Value, request: &Request) -> Result<Vec<Route
     Ok(routes)
 }
 
-/// The same for one destination rank.
+/// Like [`transfer`], for one destination rank.
 pub fn transfer_to(from: &Value, to: &Value, request: &Request, dst_rank: u64) -> Result<Vec<Route>, Fault> {
     let (from, to) = (Side::read(from)?, Side::read(to)?);
     let mut routes = Vec::new();
@@ -93,7 +93,7 @@ pub fn transfer_to(from: &Value, to: &Value, request: &Request, dst_rank: u64) -
     Ok(routes)
 }
 
-/// The bytes of one group that one destination rank receives, each with the rank that sends it.
+/// Returns the bytes of one group that one destination rank receives, each with the rank that sends it.
 fn received(
     from: &Side,
     src_group: &Group,
@@ -172,7 +172,7 @@ fn received(
     Ok(moves)
 }
 
-/// The ranks that send bytes of this unit to `dst_rank`: among the k ranks that hold it, the j-th of the m
+/// Returns the ranks that send bytes of this unit to `dst_rank`: among the k ranks that hold it, the j-th of the m
 /// destination ranks that need it reads from number floor(j * k / m), and where k is larger than m from
 /// all up to floor((j + 1) * k / m), that one left out. Where tokens are dealt out, only those source ranks hold it that
 /// have the token, and those destination ranks need it that have any token of theirs. Of c things in a row thing p then comes from
@@ -204,13 +204,13 @@ fn senders(
     Ok(replicas.iter().map(|rank| stage * from.tp + rank).collect())
 }
 
-/// The pairs of an owner at the source and one at the destination that have a token in common, if a sequence is long.
+/// Returns the pairs of an owner at the source and one at the destination that have a token in common, if a sequence is long.
 fn meeting(src: &Group, dst: &Group) -> BTreeSet<[u64; 2]> {
     let all = src.dcp * src.interleave * dst.dcp * dst.interleave;
     (0..all).map(|token| [src, dst].map(|group| token / group.interleave % group.dcp)).collect()
 }
 
-/// The layers of a group on the source stage that has a given one of them.
+/// Returns the layers of a group on the source stage that has a given one of them.
 fn source_layers(from: &Side, src_group: &Group, layer: u64) -> Result<Vec<u64>, Fault> {
     let stage = from.stages.iter().find(|stage| stage.contains(&layer));
     let stage = stage.ok_or_else(|| format!("no source rank has layer {layer}"))?;
@@ -218,7 +218,7 @@ fn source_layers(from: &Side, src_group: &Group, layer: u64) -> Result<Vec<u64>,
     Ok(layers.filter(|layer| stage.contains(layer)).collect())
 }
 
-/// Whether it is further from block to block than from layer to layer. Where there is but one of either
+/// Returns whether it is further from block to block than from layer to layer. Where there is but one of either
 /// it does not matter.
 fn blocks_outside(place: &Place, side: &Side, group: &Group, rank: u64, name: &Name) -> Result<bool, Fault> {
     let layers = side.layers_of(rank, group);
@@ -230,7 +230,7 @@ fn blocks_outside(place: &Place, side: &Side, group: &Group, rank: u64, name: &N
     Ok(layer.allocation == start.allocation && layer < block)
 }
 
-/// The physical block at entry `index` of the group's table.
+/// Returns the physical block at entry `index` of the group's table.
 fn block_of(tables: &BTreeMap<String, Vec<Option<u64>>>, group: &Group, index: u64) -> Result<u64, Fault> {
     let Some(table) = tables.get(&group.name) else {
         return Ok(index);
@@ -242,7 +242,7 @@ fn block_of(tables: &BTreeMap<String, Vec<Option<u64>>>, group: &Group, index: u
     }
 }
 
-/// The two sides hold the same things, whatever their layout.
+/// Checks that the two sides hold the same specs, in any layout.
 fn same_specs(src: &Group, dst: &Group) -> Result<(), Fault> {
     let about = |group: &Group| {
         let specs = group.specs.iter().map(|spec| {

@@ -1,15 +1,15 @@
-//! What every backend of ours keeps.
+//! The contract that every backend of ours keeps.
 
 use std::sync::Arc;
 
 use transload_store::conformance::{Options, check};
 use transload_store::{Backend, ManifestName};
 
-/// Whether a server compares a revision and removes it in one step.
+/// Tells whether a server compares a revision and removes the value in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compares {
     InOneStep,
-    /// As the S3 servers of the tests do: it compares in one step and writes in another.
+    /// It compares in one step and writes in another, like the S3 servers of the tests.
     InTwo,
 }
 
@@ -50,7 +50,7 @@ fn newer_manifests_stay(store: &dyn Backend) {
     store.delete_manifest(&name).unwrap();
 }
 
-/// The same while somebody else puts, for backends that compare and remove in one step themselves.
+/// Checks the same while another client puts, for backends that compare and remove in one step.
 fn newer_manifests_stay_meanwhile(store: &dyn Backend) {
     let name = ManifestName::new("revised").unwrap();
     // Many put while one removes what he has read: the last put that nobody has read yet is there at the end.

@@ -1,4 +1,4 @@
-//! A backend that counts what it is asked.
+//! A backend that counts its calls.
 
 use std::sync::Mutex;
 
@@ -12,24 +12,24 @@ use crate::{Call, forward};
 #[derive(Debug)]
 pub struct Counted<B> {
     inner: B,
-    /// As a server: so many values at once, and no word of what is absent.
+    /// The batch size of a backend that behaves like a server: it does not say what is absent.
     batch: Option<usize>,
     counts: Mutex<[(usize, usize); 6]>,
 }
 
 impl<B> Counted<B> {
-    /// Around `inner`, from zero.
+    /// Wraps `inner`, with all counts zero.
     pub fn new(inner: B) -> Self {
         let counts = Mutex::default();
         Self { inner, batch: None, counts }
     }
 
-    /// As a server that answers so many values at once, and does not say what it lacks.
+    /// Makes a backend that reads this many values at once, like a server, and does not say what is absent.
     pub fn server(inner: B, batch: usize) -> Self {
         Self { batch: Some(batch), ..Self::new(inner) }
     }
 
-    /// Calls of a kind, and values.
+    /// Returns the number of calls of a kind, and of their values.
     pub fn count(&self, call: Call) -> (usize, usize) {
         self.counts.lock().unwrap()[call as usize]
     }

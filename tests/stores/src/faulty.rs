@@ -1,4 +1,4 @@
-//! A backend that fails when it is told to.
+//! A backend that fails on request.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,18 +23,18 @@ pub enum Call {
     PrefetchChunks,
 }
 
-/// How a call goes wrong.
+/// The way in which a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// It fails, and nothing has happened.
+    /// The call fails without an effect.
     FailBefore,
-    /// It fails, although it has happened: the answer was lost.
+    /// The call has its effect and fails all the same, as if the answer were lost.
     FailAfter,
-    /// Of what is read, this bit (modulo its length) is another. Nothing for calls that read nothing.
+    /// This bit of the bytes that are read (modulo their length) is flipped. Calls that read nothing are not changed.
     FlipBit(u64),
 }
 
-/// Which calls go wrong. Calls are counted by kind, from 1; each value of a batch is a call.
+/// The calls that fail. Calls are counted by kind, from 1; each value of a batch is a call.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     planned: Vec<(Call, u64, Effect)>,
@@ -45,31 +45,31 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Nothing goes wrong.
+    /// Makes a plan without failures.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The `nth` call of this kind, from 1, goes wrong.
+    /// Makes the `nth` call of this kind, from 1, fail.
     pub fn with(mut self, call: Call, nth: u64, effect: Effect) -> Self {
         self.planned.push((call, nth, effect));
         self
     }
 
-    /// The `nth` call of this kind and all later ones go wrong.
+    /// Makes the `nth` call of this kind and all later ones fail.
     pub fn with_all_from(mut self, call: Call, nth: u64, effect: Effect) -> Self {
         self.from.push((call, nth, effect));
         self
     }
 
-    /// Every call takes so long.
+    /// Makes every call take this long.
     pub fn with_time(mut self, takes: Duration) -> Self {
         self.takes = takes;
         self
     }
 
-    /// So large a part of all other calls, from 0 to 1, fails before or after its effect. The same seed and
-    /// the same order of calls fail the same.
+    /// Makes this share of all other calls, from 0 to 1, fail before or after its effect. The same seed and the same
+    /// order of calls give the same failures.
     pub fn with_random(mut self, seed: u64, part: f64) -> Self {
         // A cast of a float ends at the bounds.
         self.random = Some((seed, (part * u64::MAX as f64) as u64));
@@ -77,7 +77,7 @@ impl Plan {
     }
 }
 
-/// A backend whose calls fail as a [`Plan`] says. What it fails with is [`StoreError::Io`].
+/// A backend whose calls fail with [`StoreError::Io`], as a [`Plan`] says.
 #[derive(Debug)]
 pub struct Faulty<B> {
     inner: B,
@@ -92,12 +92,12 @@ struct State {
 }
 
 impl<B> Faulty<B> {
-    /// Around `inner`.
+    /// Wraps `inner`.
     pub fn new(inner: B, plan: Plan) -> Self {
         Self { inner, state: Mutex::new(State { plan, counts: [0; 6], failed: 0 }) }
     }
 
-    /// How many calls were made to go wrong.
+    /// Returns how many calls were made to go wrong.
     pub fn faults(&self) -> u64 {
         self.state().failed
     }
@@ -109,7 +109,7 @@ impl<B> Faulty<B> {
         state.counts = [0; 6];
     }
 
-    /// How many calls of this kind there were under its plan.
+    /// Returns how many calls of this kind there were under its plan.
     pub fn calls(&self, call: Call) -> u64 {
         self.state().counts[call as usize]
     }
@@ -204,7 +204,7 @@ fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Batches are the trait's own: one call after the other, so that each can fail.
+/// Batches make one call after another, as the trait's defaults do, so that each can fail.
 impl<B: Backend> Backend for Faulty<B> {
     fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
         self.change(Call::PutChunk, || self.inner.put_chunk(hash, data))

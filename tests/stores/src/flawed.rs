@@ -1,4 +1,4 @@
-//! A store in memory that loses and damages what it keeps, and others who use it meanwhile.
+//! A store in memory that loses and damages values, and other clients that use it at the same time.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -9,11 +9,11 @@ use transload_store::{ChunkHash, ManifestName, StoreError};
 
 use crate::forward;
 
-/// What became of a chunk.
+/// The fault of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Flaw {
     Lost,
-    /// It reads as these bytes.
+    /// The chunk reads as these bytes.
     Other(Bytes),
     /// The store finds that it is damaged.
     Refused,
@@ -21,26 +21,26 @@ pub enum Flaw {
     Silent,
 }
 
-/// A step of the removal of a manifest as the one that was read.
+/// A step in the removal of a manifest that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     LookUp,
     Delete,
 }
 
-/// What somebody else does just before a step.
+/// The action of another client just before a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meanwhile {
-    /// Puts the same manifest once more.
+    /// Puts the same manifest again.
     Puts,
-    /// Mends all chunks.
+    /// Repairs all chunks.
     Mends,
-    /// Unplugs the store of the chunks.
+    /// Takes the store of the chunks offline.
     Silences,
 }
 
-/// A store in memory whose chunks and manifests a test damages. A damaged chunk that is put again is written once it was read, as our
-/// backends do.
+/// A store in memory whose chunks and manifests a test damages. A put repairs a damaged chunk only after the chunk was
+/// read, as in our backends.
 #[derive(Debug, Default)]
 pub struct Flawed {
     pub store: MemoryStore,
@@ -52,7 +52,7 @@ pub struct Flawed {
 #[derive(Debug, Default)]
 struct State {
     chunks: Vec<ChunkHash>,
-    /// With whether the chunk was read since.
+    /// The fault of each chunk, and whether the chunk was read since.
     flaws: HashMap<ChunkHash, (Flaw, bool)>,
     refused: Option<ManifestName>,
     meanwhile: Option<(Step, Meanwhile)>,
@@ -60,13 +60,13 @@ struct State {
 }
 
 impl Flawed {
-    /// What is damaged stays so, whatever is put.
+    /// Makes a store in which damaged chunks stay damaged, even if they are put again.
     pub fn never_healing() -> Self {
         Self { never_heals: true, ..Self::default() }
     }
 
-    /// It cannot tell two puts apart and refuses this step: `LookUp` and all of them as behind `kv_store_v1`, `Delete` as S3 without
-    /// conditional puts.
+    /// Makes a store that cannot tell two puts apart and refuses this step. With `LookUp` it behaves like a store behind
+    /// `kv_store_v1`, with `Delete` like S3 without conditional puts.
     pub fn without_revisions(step: Step) -> Self {
         Self { without_revisions: Some(step), ..Self::default() }
     }
@@ -75,27 +75,27 @@ impl Flawed {
         self.state().flaws.insert(hash, (flaw, false));
     }
 
-    /// Mends all chunks.
+    /// Repairs all chunks.
     pub fn mend(&self) {
         self.state().flaws.clear();
     }
 
-    /// The chunks that were stored, in order.
+    /// Returns the chunks that were stored, in order.
     pub fn chunks(&self) -> Vec<ChunkHash> {
         self.state().chunks.clone()
     }
 
-    /// Finds from now on that this manifest is damaged.
+    /// Reports this manifest as damaged from now on.
     pub fn refuse(&self, name: ManifestName) {
         self.state().refused = Some(name);
     }
 
-    /// Has somebody else do something before the next such step.
+    /// Makes another client act before the next such step.
     pub fn meanwhile(&self, meanwhile: Option<(Step, Meanwhile)>) {
         self.state().meanwhile = meanwhile;
     }
 
-    /// Has so many of the next manifests find that a collection came between.
+    /// Makes this many of the next manifests find that a collection came in between.
     pub fn collect(&self, collections: u32) {
         self.state().collections = collections;
     }

@@ -1,4 +1,4 @@
-//! What a backend around another one has to say of calls that it leaves alone: their names.
+//! Forwards the calls that a wrapping backend does not change.
 
 /// Hands calls of [`Backend`](transload_store::Backend) on to the backend in a field, inside an `impl Backend for …`.
 ///

@@ -1,4 +1,4 @@
-//! What the tests of stores share: servers of one test each, backends that fail or count, and bytes to store.
+//! Code that the tests of stores share: servers for one test each, backends that fail or count, and bytes to store.
 #![allow(missing_docs, reason = "a test is read with what it calls")]
 
 mod contract;
@@ -32,19 +32,19 @@ pub fn name(name: &str) -> ManifestName {
     ManifestName::new(name).unwrap()
 }
 
-/// Bytes that differ for each seed.
+/// Returns bytes that differ for each seed.
 pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
     blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut out);
     out
 }
 
-/// A folder in memory where that can be: nothing crashes there, and waiting for a disk takes most of the time.
+/// Returns a folder in memory, if possible: nothing crashes there, and waiting for a disk would take most of the time.
 pub fn quick_folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }
 
-/// How often, at least, something is tried: the environment may say more.
+/// Returns the least number of attempts. An environment variable may raise it.
 pub fn count(variable: &str, usual: u64) -> u64 {
     let text = std::env::var(variable).ok();
     text.and_then(|text| text.parse().ok()).unwrap_or(usual)

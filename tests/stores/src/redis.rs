@@ -50,7 +50,7 @@ impl Server {
         panic!("redis-server does not start with {args:?}");
     }
 
-    /// Ends it at once, as a crash would.
+    /// Kills it at once, as a crash would.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -71,7 +71,7 @@ impl Server {
         RedisStore::open(&self.uri(rest).parse().unwrap(), quick()).unwrap()
     }
 
-    /// Somebody else's client.
+    /// Returns a client of another user.
     pub fn client(&self) -> ::redis::Connection {
         ::redis::Client::open(self.uri("/")).unwrap().get_connection().unwrap()
     }
@@ -83,7 +83,7 @@ impl Drop for Server {
     }
 }
 
-/// Time limits that a slow machine keeps and a test that has to wait for one can afford.
+/// Returns time limits that a slow machine can meet, and that are short enough to wait for.
 pub fn quick() -> RedisOptions {
     let timeout = Duration::from_secs(20);
     RedisOptions { connect_timeout: timeout, timeout, ..RedisOptions::default() }
@@ -128,8 +128,8 @@ fn socket(dir: &TempDir) -> PathBuf {
     dir.path().join("socket")
 }
 
-/// Waits until it answers, in whatever words, in its own folder: then its ports are its own, too. At the port another test's server
-/// may answer. Returns false if it has ended.
+/// Waits until the server answers from its own folder, with any answer. Its ports are then its own too, since a server of
+/// another test could have answered at the port. Returns false if it has ended.
 fn up(child: &mut Child, dir: &TempDir) -> bool {
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(30) {

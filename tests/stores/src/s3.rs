@@ -24,7 +24,7 @@ pub struct Server {
     pub port: u16,
     run: Run,
     lacks: Lacks,
-    /// Keeps the port while no server listens there: it is nobody else's, and refuses connections.
+    /// Keeps the port while no server listens there: no other process gets it, and it refuses connections.
     _port: TcpSocket,
 }
 
@@ -45,7 +45,7 @@ impl Server {
         server
     }
 
-    /// moto's server, from `target/moto` where `./test` puts it.
+    /// Starts moto's server from `target/moto`, where `./test` installs it.
     pub fn moto() -> Option<Self> {
         let program = std::env::var_os("MOTO_SERVER").map_or_else(
             || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/moto/bin/moto_server"),
@@ -82,7 +82,7 @@ impl Server {
         self.raw_put("/bucket", b"")
     }
 
-    /// Puts an object past the store.
+    /// Puts an object directly, without the store.
     pub fn put(&self, key: &str, content: &[u8]) {
         match &self.run {
             Run::Moto(_) => assert!(self.raw_put(&format!("/bucket/{key}"), content)),
@@ -145,7 +145,7 @@ impl Server {
         self.run = Run::S3s(runtime);
     }
 
-    /// Ends it in the middle of whatever it does: requests under way are dropped where they wait.
+    /// Stops the server abruptly: requests under way are dropped.
     pub fn kill(&mut self) {
         match std::mem::replace(&mut self.run, Run::Stopped) {
             Run::Stopped => {}
@@ -157,7 +157,7 @@ impl Server {
         }
     }
 
-    /// What another process needs to open stores here.
+    /// Returns the environment with which another process can open these stores.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         environment(self.port)
     }
@@ -181,18 +181,18 @@ impl Server {
         self.start();
     }
 
-    /// How often the operation that it lacks was asked for.
+    /// Returns how often the operation that it lacks was asked for.
     pub fn refused(&self) -> usize {
         self.lacks.asked.load(Ordering::Relaxed)
     }
 
-    /// Where s3s-fs keeps an object.
+    /// Returns the file in which s3s-fs keeps an object.
     pub fn file(&self, key: &str) -> PathBuf {
         self.dir.path().join("bucket").join(key)
     }
 }
 
-/// An operation that a server does not know, and how often it was asked for.
+/// An operation that a server does not support, and a count of the requests for it.
 #[derive(Clone, Default)]
 struct Lacks {
     operation: Option<&'static str>,
@@ -216,7 +216,7 @@ impl Drop for Server {
     }
 }
 
-/// A port of ours, bound but not listened on. A server binds it beside us, since both allow it to be used again.
+/// Binds a port without listening on it. The server can bind it as well, since both allow its reuse.
 fn hold_port() -> (TcpSocket, u16) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_reuseaddr(true).unwrap();
@@ -245,7 +245,7 @@ fn options(environment: &[(&str, String)]) -> S3Options {
     options
 }
 
-/// A server that says of each object what it likes: its first bytes, and how long it is.
+/// A server that can lie about an object's first bytes and length.
 pub struct Impostor {
     port: u16,
 }

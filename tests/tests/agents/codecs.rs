@@ -1,10 +1,10 @@
-//! Pulls that come in a codec: near what was leased, and only where both sides want it.
+//! Pulls with a codec: values are close to what was leased, and the codec is used only if both sides want it.
 
 use transload_tests::pair::{Pair, fill};
 use transload_transfer::plan::codec::Codec;
 use transload_transfer::{AgentOptions, Direction, JobError, LeaseSetId, Memory, Path, PathSet, TransferError};
 
-/// Agents of which the source sends in these codecs.
+/// Returns agents whose source can send in these codecs.
 fn pair(codecs: &[Codec]) -> Pair {
     let mut source = AgentOptions::default();
     source.wire.codecs = codecs.to_vec();
@@ -20,7 +20,7 @@ fn fill_mildly(memory: &Memory) {
     memory.write(0, &bytes).unwrap();
 }
 
-/// The largest difference of two values of bf16, and whether there is any.
+/// Returns the largest difference of two values of bf16, and whether there is any.
 fn difference(found: &[Vec<u8>], expected: &[Vec<u8>]) -> (f32, bool) {
     let values = |memories: &[Vec<u8>]| -> Vec<f32> {
         let pairs = memories.iter().flat_map(|memory| memory.chunks_exact(2));

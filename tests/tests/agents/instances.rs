@@ -25,7 +25,7 @@ fn service(name: &str) -> ServiceName {
     ServiceName::new(name).unwrap()
 }
 
-/// All ranks of a side, in one agent; the name below its service is the default one, or this.
+/// Makes an agent for all ranks of a side. Its name below the service is `name`, or the default.
 fn agent(cache: &Cache, identity: Identity, life: u64, name: Option<&str>, options: AgentOptions) -> Agent {
     let ranks: Vec<_> = cache.side().deployment().ranks().collect();
     let name = name.map(|name| InstanceName::new(name).unwrap());

@@ -14,7 +14,7 @@ use transload_transfer::{
 const LEASED: LeaseSetId = LeaseSetId([1; 16]);
 const OPENED: LeaseSetId = LeaseSetId([2; 16]);
 
-/// The pull of all ranks of the destination, into which the source shall push.
+/// Returns a pull of all ranks of the destination, with write leases for the source.
 fn request(pair: &Pair, leased: LeaseSetId, opened: LeaseSetId) -> PullRequest {
     let ticket = pair.ticket(&pair.src, leased, Direction::Pull);
     let mut request = pair.request(ticket, &pair.dst);
@@ -22,7 +22,7 @@ fn request(pair: &Pair, leased: LeaseSetId, opened: LeaseSetId) -> PullRequest {
     request
 }
 
-/// Leases of blocks that are still being computed, on all ranks of the source.
+/// Returns leases of blocks that are still being computed, on all ranks of the source.
 async fn unfinished(pair: &Pair) -> Vec<Lease> {
     let mut leases = Vec::new();
     for rank in [Rank(0), Rank(1)] {
@@ -34,7 +34,7 @@ async fn unfinished(pair: &Pair) -> Vec<Lease> {
     leases
 }
 
-/// Nothing is left of it but what is told to those who may be gone.
+/// Checks that nothing is left of a push except the notices for peers that may be gone.
 async fn is_over(side: &Side) {
     let gauges = side.agent.gauges().await.unwrap();
     assert_eq!((gauges.leases, gauges.transfers, gauges.jobs), (0, 0, 0));
@@ -64,7 +64,7 @@ async fn brings_every_byte_by_every_path() {
     }
 }
 
-/// Neither side needs the other for what has ended.
+/// Ended pushes do not need the other side any more.
 #[tokio::test]
 async fn leaves_its_connection_to_idle() {
     let mut options = AgentOptions { keep_idle: Duration::from_millis(10), ..AgentOptions::default() };

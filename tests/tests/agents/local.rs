@@ -41,7 +41,7 @@ impl Town {
         self.authority.issue(&service, Roles::all()).unwrap()
     }
 
-    /// An agent for some ranks of a cache. Those of one engine have one `life`.
+    /// Returns an agent for some ranks of a cache. Those of one engine have one `life`.
     fn agent(&self, name: &str, cache: &Cache, ranks: &[Rank], life: u64) -> Agent {
         let life = Incarnation::new(life, life);
         cache.agent(self.identity(name), ranks.iter().copied(), life, impatient())
@@ -65,7 +65,7 @@ fn ticket(owner: &Agent, addresses: Vec<RankAddress>) -> Ticket {
     mint(&owner.ticket_key(), &claims)
 }
 
-/// Pulls by rings, at the first attempt.
+/// Pulls over rings, at the first attempt.
 async fn pull(agent: &Agent, side: Side, ranks: &[Rank], ticket: Ticket) -> PullReport {
     let mut request = transfer_of(side, ranks, ticket, REQUEST);
     request.paths = PathSet::LOCAL;
@@ -123,7 +123,7 @@ fn ranks(side: Side) -> &'static [Rank] {
     }
 }
 
-/// A member of the cluster that speaks the protocol by hand.
+/// A member of the cluster whose messages the test writes by hand.
 struct ByHand {
     control: ControlConnection,
     sequence: u64,
@@ -193,7 +193,7 @@ async fn a_ring_that_nobody_waits_for_is_not_fetched() {
     assert!(matches!(visit, Err(HandoverError::TimedOut)), "{visit:?}");
 }
 
-/// An ask of the peer's for the route from rank 0 to rank 0.
+/// Returns an ask of the peer's for the route from rank 0 to rank 0.
 fn ask(attempt: u32, ticket: &Ticket, paths: PathSet) -> Ask {
     let (src, dst) = (Side::Prefill.deployment(), Side::Decode.deployment());
     let of = Request::tokens(TOKENS);

@@ -1,4 +1,4 @@
-//! A third path, which only the tests have: agents take it as they take the others.
+//! An additional path that only the tests have. Agents use it like the others.
 
 use std::sync::atomic::Ordering;
 

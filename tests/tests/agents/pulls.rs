@@ -188,7 +188,7 @@ async fn a_ticket_does_not_choose_the_direction() {
     assert_eq!(refused, TransferError::Direction { allowed });
 }
 
-/// A lease of blocks that are still being computed, on one rank.
+/// Returns a lease of blocks that are still being computed, on one rank.
 async fn unfinished(pair: &Pair, set: LeaseSetId, rank: Rank, keeper: Option<Keeper>) -> Lease {
     let tables = pair.src.tables.clone();
     let mut request = LeaseRequest::new(set, rank, tables, pair.content, pair.tokens);

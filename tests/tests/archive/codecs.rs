@@ -18,7 +18,7 @@ fn tokens() -> Vec<u32> {
     (0..TOKENS as u32).collect()
 }
 
-/// An engine that has computed bf16 values as models have them: bell-shaped, some channels far out. One group of tokens has
+/// Returns an engine that has computed bf16 values as models have them: bell-shaped, some channels far out. One group of tokens has
 /// an infinity, and one is small.
 fn computed(document: &Value) -> Engine {
     let mut alone = document.clone();
@@ -57,7 +57,7 @@ fn save(store: &Arc<dyn Backend>, codec: Codec, engine: &Engine, document: &Valu
     archive
 }
 
-/// The roots of an archive, and then the pieces that they name.
+/// Returns the roots of an archive, and then the pieces that they name.
 fn contents(archive: &Archive) -> [Vec<Vec<u8>>; 2] {
     let mut all = [Vec::new(), Vec::new()];
     for name in roots(archive) {
@@ -72,7 +72,7 @@ fn contents(archive: &Archive) -> [Vec<Vec<u8>>; 2] {
     all
 }
 
-/// The values of a head in a layer, of one token chunk, as the archive's page has them: token by token a key and a value.
+/// Returns the values of a head in a layer, of one token chunk, as the archive's page has them: token by token a key and a value.
 fn rows(flat: &[u8], engine: &Engine, (layer, head, chunk): (usize, usize, usize)) -> Vec<u8> {
     let (heads, row, blocks) = (4, (24 + 17) * 2, TOKENS as usize + 3);
     let token = |token: usize| {
@@ -83,7 +83,7 @@ fn rows(flat: &[u8], engine: &Engine, (layer, head, chunk): (usize, usize, usize
     (256 * chunk..256 * (chunk + 1)).flat_map(token).copied().collect()
 }
 
-/// TP 2 saves with a codec, TP 1 and TP 4 restore: it is what encoding and decoding every head by itself gives.
+/// TP 2 saves with a codec, TP 1 and TP 4 restore. The result equals encoding and decoding each head separately.
 #[test]
 fn a_prefix_of_tp_2_is_restored_as_its_heads_encoded_and_decoded() {
     let spec = json!({"heads": 4, "head_dim": 24, "v_head_dim": 17});
@@ -171,7 +171,7 @@ fn what_no_codec_takes_is_stored_as_it_is() {
     assert_eq!(same, [exact.clone(), exact].concat());
 }
 
-/// A prefix is found with the codec that it was saved with, whatever else is in the store.
+/// A prefix is found with the codec that it was saved with, even if the store has others.
 #[test]
 fn each_codec_finds_its_own() {
     let groups = [attention("attn", "0", json!({}))];
@@ -199,14 +199,14 @@ fn each_codec_finds_its_own() {
     assert!(matches!(unusable, ArchiveError::Unusable { .. }), "{unusable}");
 }
 
-/// The roots of an archive, by length.
+/// Returns the roots of an archive, by length.
 fn roots(archive: &Archive) -> Vec<ManifestName> {
     let ids = tokens();
     let keys = archive.keys(&Prompt::new(&ids));
     keys[1..].iter().map(|key| key.root_name()).collect()
 }
 
-/// A root of the other version under a name where none belongs: by mistake, or somebody's will.
+/// A root of the other version, under a name where it does not belong, is not used.
 #[test]
 fn a_root_of_the_other_version_is_a_miss() {
     let groups = [attention("attn", "0", json!({}))];
@@ -237,7 +237,7 @@ fn a_root_of_the_other_version_is_a_miss() {
     }
 }
 
-/// A chunk that is what its hash says, and yet no piece: the prefix ends before it.
+/// A chunk has the right hash but is no valid piece: the prefix ends before it.
 #[test]
 fn what_no_codec_has_written_is_damage() {
     let groups = [attention("attn", "0", json!({"heads": 1}))];
@@ -281,7 +281,7 @@ fn bytes(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(byte).collect()
 }
 
-/// A manifest with the checksum that fits.
+/// Returns a manifest with the checksum that fits.
 fn reseal(mut manifest: Vec<u8>) -> Vec<u8> {
     let signed = manifest.len() - 32;
     let sum = blake3::hash(&manifest[..signed]);

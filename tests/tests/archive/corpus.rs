@@ -1,4 +1,4 @@
-//! Every input that fuzzing found worth keeping, replayed, and seeds of each kind.
+//! Replays every interesting input that fuzzing has found, and seeds of each kind.
 //!
 //! `TRANSLOAD_BLESS=1` writes the seeds anew after the format has changed.
 
@@ -15,7 +15,7 @@ mod check;
 #[path = "../../../fuzz/checks/replay.rs"]
 mod replay;
 
-/// One input of each kind that is as it should be.
+/// Returns one valid input of each kind.
 fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let document = serde_json::from_str(check::DEPLOYMENT).unwrap();
     let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
@@ -50,7 +50,7 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     seeds
 }
 
-/// The same of an archive that is not exact.
+/// Returns the records of an archive with a codec.
 fn encoded(prompt: &Prompt<'_>, request: &SaveRequest) -> [(&'static str, Vec<u8>); 2] {
     let document = serde_json::from_str(&check::encodable()).unwrap();
     let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());

@@ -1,4 +1,4 @@
-//! Stores that lose, change or invent things.
+//! Stores that lose, change or invent chunks and manifests.
 
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ fn a_piece_that_is_gone_or_changed_is_an_error_and_is_saved_anew() {
     }
 }
 
-/// Only the tier that has everything can say that something is lost or damaged.
+/// Only a tier that has every chunk can report one as lost or damaged.
 #[test]
 fn a_copy_that_is_wrong_in_a_tier_costs_nothing() {
     let tokens: Vec<u32> = (0..1024).collect();
@@ -92,7 +92,7 @@ fn a_copy_that_is_wrong_in_a_tier_costs_nothing() {
     }
 }
 
-/// A store that checks what it reads says itself that a root is damaged; the rest of the batch is none the worse.
+/// A store that checks what it reads reports a damaged root by itself. The rest of the batch is read.
 #[test]
 fn a_root_that_the_store_refuses_ends_the_prefix() {
     let tokens: Vec<u32> = (0..1024).collect();
@@ -109,7 +109,7 @@ fn a_root_that_the_store_refuses_ends_the_prefix() {
     assert!(!archive.missing(&prompt, &request).unwrap().is_empty());
 }
 
-/// Between a reader's finding that a root is of no use and its removal, somebody saves it again: with the same bytes.
+/// A root is saved again, with the same bytes, after a reader found it broken and before the reader removes it.
 #[test]
 fn a_root_that_is_saved_again_meanwhile_is_not_removed() {
     let tokens: Vec<u32> = (0..256).collect();
@@ -137,7 +137,8 @@ fn a_root_that_is_saved_again_meanwhile_is_not_removed() {
     }
 }
 
-/// A store that cannot tell two puts apart loses a piece. If its root stayed, each load would fail and no save mend it.
+/// A store that cannot tell two puts apart loses a piece. The root must go, or each load would fail and no save would
+/// repair it.
 #[test]
 fn a_store_without_revisions_heals() {
     let tokens: Vec<u32> = (0..1024).collect();
@@ -171,7 +172,7 @@ fn a_store_without_revisions_heals() {
     }
 }
 
-/// A save that took longer than the grace period of a collection: its parts went, and maybe its pieces.
+/// A save takes longer than the grace period of a collection: its parts are removed, and perhaps its pieces.
 #[test]
 fn a_save_whose_part_was_collected_is_not_published() {
     let tokens: Vec<u32> = (0..256).collect();
@@ -246,7 +247,7 @@ fn a_root_that_is_gone_or_changed_ends_the_prefix() {
 }
 
 proptest! {
-    /// Prefixes, parts and lists of what is missing may come from other processes.
+    /// Prefixes, parts and lists of missing pieces may come from other processes.
     #[test]
     fn what_comes_from_elsewhere_is_used_only_if_it_is_of_this_cache(
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),

@@ -20,21 +20,21 @@ use crate::models::{attention, mamba, side};
 
 const TOKENS: u64 = 700;
 
-/// A hybrid on two ranks of two stages each, in small blocks.
+/// Returns a hybrid on two ranks of two stages each, in small blocks.
 fn here() -> Value {
     let heads = json!({"heads": 4, "head_dim": 16});
     let groups = [attention("attn", "0-3", heads), mamba("4-5", "DS")];
     side(2, 2, 16, Some("NHD"), &groups)
 }
 
-/// The same on one, in large ones.
+/// Returns the document of one rank with large blocks.
 fn there() -> Value {
     let heads = json!({"heads": 4, "head_dim": 16});
     let groups = [attention("attn", "0-3", heads), mamba("4-5", "SD")];
     side(1, 1, 64, Some("HND"), &groups)
 }
 
-/// Which groups of an engine are on the GPU: their numbers.
+/// The indices of the groups that an engine has on the GPU.
 type On = &'static [usize];
 
 /// Copies all of a memory onto the GPU, or back.
@@ -62,7 +62,7 @@ fn lens(host: &Memory) -> Vec<usize> {
 /// An engine, some of whose groups are on the GPU.
 struct OnGpu {
     engine: Engine,
-    /// By rank, then group.
+    /// The caches by rank, then group.
     caches: Vec<Vec<Cache>>,
 }
 
@@ -92,7 +92,7 @@ impl OnGpu {
         self.engine.bytes()
     }
 
-    /// The allocations on the GPU: where each begins, and what the host's copy of it holds.
+    /// Returns the allocations on the GPU: where each begins, and what the host's copy of it holds.
     fn allocations(&self) -> Vec<(u64, Vec<u8>)> {
         let hosts = self.engine.caches.iter().flatten();
         let mut all = Vec::new();
@@ -164,8 +164,8 @@ fn tokens() -> Vec<u32> {
     (0..TOKENS as u32).map(|i| i * 7).collect()
 }
 
-/// Whatever of the two sides is on a GPU, what is restored is what a direct transfer leaves, and what a host saves of the same
-/// tokens is there already.
+/// Restored bytes equal those of a direct transfer, with either side on a GPU. A host that saves the same tokens finds
+/// them already stored.
 #[test]
 fn what_one_kind_of_memory_saved_the_other_restores() {
     const NAME: &str = "device::what_one_kind_of_memory_saved_the_other_restores";
@@ -253,7 +253,7 @@ fn nothing_is_saved_or_restored_before_its_mark() {
     });
 }
 
-/// A save and a restore whose mark never comes end when they are given up, and nothing was touched.
+/// A save and a restore that wait for a mark end when they are cancelled, and touch nothing.
 #[test]
 fn a_wait_for_a_mark_is_given_up() {
     run("device::a_wait_for_a_mark_is_given_up", &[], |fake| {
@@ -291,7 +291,7 @@ fn a_wait_for_a_mark_is_given_up() {
     });
 }
 
-/// Revoking does not wait for a GPU that has a copy under way, and nothing is written once the permission is quiet.
+/// Revoking a permission does not wait for a copy on the GPU, and nothing is written once the permission has ended.
 #[test]
 fn a_copy_under_way_is_not_waited_for() {
     const NAME: &str = "device::a_copy_under_way_is_not_waited_for";
@@ -333,7 +333,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// A lost device is an error of its own kind, before and behind which nothing is published.
+/// A lost device has its own kind of error, and nothing is published before or after it.
 #[test]
 fn a_lost_device_is_told() {
     run("device::a_lost_device_is_told", &[], |fake| {

@@ -15,20 +15,20 @@ use transload_tests::pair::fill;
 use transload_transfer::memory::copy::{CopyOptions, copy};
 use transload_transfer::{BlockTable, Memory, Plan, Request, Tables};
 
-/// What lies wherever nothing was placed.
+/// The byte that memory holds wherever nothing was placed.
 const CANARY: u8 = 0xC7;
 
 /// All ranks of a deployment, their memory, and the blocks of one request.
 pub(crate) struct Engine {
     pub(crate) deployment: Deployment,
     document: Value,
-    /// By rank, then group.
+    /// The memories by rank, then group.
     pub(crate) caches: Vec<Vec<Memory>>,
     pub(crate) tables: Tables,
 }
 
 impl Engine {
-    /// An engine full of canaries, with room for `tokens` tokens in shuffled blocks.
+    /// Makes an engine full of canaries, with room for `tokens` tokens in shuffled blocks.
     pub(crate) fn new(document: &Value, tokens: u64) -> Self {
         let mut document = document.clone();
         // Room for the request and some more, so that blocks can be anywhere.
@@ -74,7 +74,7 @@ impl Engine {
         Self { caches: caches.collect(), tables: Tables(tables.collect()), deployment, document }
     }
 
-    /// An engine that has computed `tokens` tokens: the same content for the same seed, however it lies, and the
+    /// Makes an engine that has computed `tokens` tokens: the same content for the same seed, however it lies, and the
     /// same in every replica.
     pub(crate) fn computed(document: &Value, tokens: u64, seed: u64) -> Self {
         let engine = Self::new(document, tokens);
@@ -83,7 +83,7 @@ impl Engine {
         engine
     }
 
-    /// One rank that holds everything, windows included.
+    /// Makes an engine of one rank that holds all tokens, even those outside windows.
     fn whole(of: &Self, tokens: u64, seed: u64) -> Self {
         let mut document = attends_to_everything(&of.document);
         let fields = document.as_object_mut().unwrap();
@@ -108,7 +108,7 @@ impl Engine {
         Self { tables: Tables(vec![BlockTable::Identity; groups]), ..whole }
     }
 
-    /// Moves the first tokens directly, all of them whatever windows say.
+    /// Transfers the first tokens directly, even those outside windows.
     fn transfer(&self, to: &Self, tokens: u64) {
         let src = deployment(&attends_to_everything(&self.document));
         let dst = deployment(&attends_to_everything(&to.document));
@@ -133,8 +133,7 @@ impl Engine {
         }
     }
 
-    /// Saves on every rank, hands the parts over as bytes, and publishes. How many roots were written, and how
-    /// many bytes.
+    /// Saves on every rank, passes the parts as bytes, and publishes. Returns the numbers of roots and of bytes written.
     pub(crate) fn save(
         &self,
         archive: &Archive,
@@ -176,7 +175,7 @@ impl Engine {
         ranks.collect()
     }
 
-    /// Every byte of every rank.
+    /// Returns every byte of every rank.
     pub(crate) fn bytes(&self) -> Vec<Vec<u8>> {
         let memories = self.caches.iter().flatten();
         let bytes = memories.map(|memory| {
@@ -192,7 +191,7 @@ impl Engine {
         bytes.collect()
     }
 
-    /// The block of an entry of a group's table.
+    /// Returns the block of an entry of a group's table.
     pub(crate) fn block(&self, group: usize, entry: u64) -> u32 {
         let BlockTable::List(blocks) = &self.tables.0[group] else {
             panic!("the engine's tables are lists");
@@ -200,7 +199,7 @@ impl Engine {
         blocks[entry as usize]
     }
 
-    /// Has two entries of a group's table name one block.
+    /// Makes two entries of a group's table name the same block.
     pub(crate) fn repeat_block(&mut self, group: usize, entry: usize, as_entry: usize) {
         let BlockTable::List(blocks) = &mut self.tables.0[group] else {
             panic!("the engine's tables are lists");
@@ -219,13 +218,13 @@ impl Engine {
     }
 }
 
-/// A deployment of a document that is known to be good.
+/// Returns a deployment of a document that is known to be good.
 pub(crate) fn deployment(document: &Value) -> Deployment {
     let value: document::Value = serde_json::from_value(document.clone()).unwrap();
     Deployment::from_value(&value).unwrap_or_else(|faults| panic!("{faults}\n{document:#}"))
 }
 
-/// Whether specs of one page need different tokens.
+/// Returns whether specs of one page need different tokens.
 fn windows_differ(document: &Value) -> bool {
     let window = |spec: &Value| (spec["sliding_window"].as_u64(), spec["chunk_size"].as_u64());
     let mut groups = document["group"].as_array().unwrap().iter();
@@ -247,15 +246,15 @@ fn attends_to_everything(document: &Value) -> Value {
     document
 }
 
-/// An archive of the model that a document describes.
+/// Returns an archive of the model that a document describes.
 pub(crate) fn archive(store: &Arc<dyn Backend>, document: &Value) -> Archive {
     let model =
         Model::new("a model", "its weights").with_engine(ComputedBy::new("an engine", "1.2.3"), Sharing::Version);
     Archive::new(store.clone(), model, &deployment(document)).unwrap()
 }
 
-/// Saves `tokens` tokens out of one deployment and restores them into another, and checks every byte, also
-/// those that must not change. Gives the tokens that were restored.
+/// Saves `tokens` tokens from one deployment, restores them into another, and checks every byte, including those that
+/// must not change. Returns the number of restored tokens.
 pub(crate) fn carry(store: &Arc<dyn Backend>, (from, to): (&Value, &Value), tokens: u64, start: u64) -> u64 {
     let ids: Vec<u32> = (0..tokens as u32).map(|i| i.wrapping_mul(2_654_435_761)).collect();
     let prompt = Prompt::new(&ids);
@@ -304,7 +303,7 @@ impl Tally {
         *self.stored.lock().unwrap()
     }
 
-    /// The names of the manifests that are there.
+    /// Returns the names of all manifests.
     pub(crate) fn manifests(&self) -> BTreeSet<String> {
         self.manifests.lock().unwrap().clone()
     }

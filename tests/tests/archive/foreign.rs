@@ -1,5 +1,5 @@
-//! A reader written from the reference page alone (docs/src/reference/archive.md): it shares no code with the
-//! archive, and reads what it saved.
+//! A reader written from the reference page alone (docs/src/reference/archive.md). It shares no code with the archive,
+//! and reads what that saved.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ impl Body<'_> {
 /// A segment: from, to, pieces of (class, unit, units, layer, layers, bytes).
 type Segment = (u64, u64, Vec<([u64; 5], Vec<u8>)>);
 
-/// The segments of each group of a root.
+/// Returns the segments of each group of a root.
 fn root(store: &dyn Backend, key: [u8; 32], parent: [u8; 32], chunks: u64) -> Vec<Option<Vec<Segment>>> {
     let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
     let name = ManifestName::new(format!("transload.archive/2/{hex}")).unwrap();

@@ -12,7 +12,7 @@ fn store() -> Arc<dyn Backend> {
     Arc::new(MemoryStore::new())
 }
 
-/// A deployment of these groups: TP, PP, block size, order.
+/// Returns a deployment of these groups: TP, PP, block size, order.
 pub(crate) fn side(tp: u32, pp: u32, block: u32, order: Option<&str>, groups: &[Value]) -> Value {
     let mut document = json!({"schema": "transload.deployment/1", "tp": tp, "pp": pp, "block_size": block,
         "num_blocks": 1, "group": groups});

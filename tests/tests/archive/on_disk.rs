@@ -12,8 +12,8 @@ use transload_store::backend::file::{FileOptions, FileStore};
 use crate::engines::{Engine, archive};
 use crate::models::{attention, side};
 
-/// Evictions take prefixes from their ends, so what is left can be restored. Chunks that worker threads put are no
-/// more in use than others once the save is over.
+/// Evictions shorten prefixes from their ends, so the rest can be restored. After a save, chunks that worker threads put
+/// count as used no later than others.
 #[test]
 fn what_an_eviction_leaves_is_the_beginning_of_a_prefix() {
     let folder = tempfile::tempdir().unwrap();

@@ -12,7 +12,7 @@ use transload_tests::cases::{Case, Reach, cases};
 
 use crate::engines::{carry, deployment};
 
-/// Whether every state goes into a token chunk.
+/// Returns whether every state goes into a token chunk.
 fn can_be_cut(document: &Value) -> bool {
     let groups = document["group"].as_array().unwrap();
     let specs = groups.iter().flat_map(|group| group["spec"].as_array().unwrap());

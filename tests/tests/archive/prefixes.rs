@@ -1,4 +1,4 @@
-//! Which prefix is found, and whose bytes it has.
+//! Tests which prefix is found, and from which engine its bytes come.
 
 use std::sync::Arc;
 
@@ -67,8 +67,8 @@ fn nobody_finds_what_was_saved_for_somebody_else() {
     assert_eq!(found(&wider, Prompt::new(&tokens).salt("tenant a")), 0);
 }
 
-/// Kernels differ, so two engines compute slightly different bytes for one prefix. Whoever publishes first
-/// stands, and every root is whole: its own bytes on every head and layer.
+/// Kernels differ, so two engines compute slightly different bytes for one prefix. The first one to publish wins, and
+/// every root is consistent: its own bytes on every head and layer.
 #[test]
 fn engines_that_compute_different_bytes_do_each_other_no_harm() {
     // As many ranks, so that every part of one would fit in the other's place.

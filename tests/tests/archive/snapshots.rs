@@ -14,7 +14,7 @@ fn ids(tokens: u32) -> Vec<u32> {
     (0..tokens).collect()
 }
 
-/// A hybrid whose windows and states are as an engine leaves them that has gone on.
+/// A hybrid model continues past a window and a state, and is saved and restored as its engine left it.
 #[test]
 fn a_prefix_goes_on_where_every_group_has_a_snapshot() {
     let groups = [
@@ -66,7 +66,7 @@ fn a_prefix_goes_on_where_every_group_has_a_snapshot() {
     }
 }
 
-/// What an engine keeps is a matter of its blocks: with large ones, more than the window is there.
+/// Large blocks make an engine keep more than the window.
 #[test]
 fn whole_chunks_of_a_window_are_the_same_piece_in_every_snapshot() {
     let groups = |window| [attention("window", "0-1", json!({"sliding_window": window}))];
@@ -87,7 +87,7 @@ fn whole_chunks_of_a_window_are_the_same_piece_in_every_snapshot() {
     assert_eq!(saved(&side(1, 1, 16, None, &groups(101)), 1024), (4 * 8, 400 * 8 * bytes));
 }
 
-/// A hybrid model's engine that has computed 256 tokens, and an archive for it.
+/// Returns a hybrid model's engine that has computed 256 tokens, and an archive for it.
 fn hybrid() -> (Arc<dyn Backend>, Archive, Engine) {
     let here = side(2, 1, 16, None, &[attention("full", "0", json!({})), mamba("1", "DS")]);
     let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
@@ -95,7 +95,7 @@ fn hybrid() -> (Arc<dyn Backend>, Archive, Engine) {
     (store, archive, Engine::computed(&here, 256, 1))
 }
 
-/// One engine comes by a position with its state, the other without; whoever asked first what is missing.
+/// One engine has a state at a position, the other does not, and either may ask first what is missing.
 #[test]
 fn a_save_takes_no_snapshot_away() {
     let (_, archive, engine) = hybrid();
@@ -126,7 +126,7 @@ fn a_root_that_is_evicted_before_it_gets_its_snapshot_stays_away() {
     assert_eq!(archive.find(&prompt).unwrap().tokens(), 256);
 }
 
-/// A long prompt that is saved asks for nothing, although its earlier windows were gone when it was.
+/// A long prompt that is saved needs no more pieces, although its earlier windows were gone at the time.
 #[test]
 fn windows_that_were_gone_are_not_asked_for_again() {
     let groups = [attention("full", "0", json!({})), attention("window", "1", json!({"sliding_window": 300}))];

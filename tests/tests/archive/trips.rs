@@ -1,4 +1,4 @@
-//! How many round trips a look-up costs.
+//! Tests how many round trips a look-up takes.
 
 use std::sync::Arc;
 

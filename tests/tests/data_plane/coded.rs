@@ -1,4 +1,4 @@
-//! Bytes that travel in a codec: what it makes of each piece is in its place, and in fewer bytes on the way.
+//! Bytes that travel in a codec: every decoded piece arrives in its place, and fewer bytes are sent.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -19,12 +19,12 @@ use crate::support::{
     runtime, soon,
 };
 
-/// Bytes that are numbers of a moderate size in f32, f16 and bf16 alike.
+/// Returns a byte; several together are numbers of moderate size in f32, f16 and bf16 alike.
 fn numbers(number: usize, offset: usize) -> u8 {
     0x3c + content(number, offset) % 3
 }
 
-/// What has to be in memories that were `CANARY`, having received a route.
+/// Returns the contents of memories that were `CANARY` and then received a route.
 fn expected(from: &RouteStream, to: &RouteStream, src: &[Memory], dst: &[Memory]) -> Vec<Vec<Vec<u8>>> {
     let mut expected: Vec<Vec<Vec<u8>>> = dst.iter().map(bytes_of).collect();
     for allocation in expected.iter_mut().flatten() {
@@ -136,7 +136,7 @@ fn takes_fewer_bytes_on_the_way() {
     });
 }
 
-/// A stream of a peer that writes what it likes.
+/// Starts a stream whose sender can write any bytes.
 async fn forged(pair: &Pair, transfer: &mut Transfer, range: (u64, u64), body: &[u8]) -> String {
     let (offset, length) = range;
     let header = StreamHeader { transfer: transfer.id, nonce: pair.desk.nonce(transfer.id), stream: 0, offset, length };
@@ -204,8 +204,8 @@ fn what_no_codec_makes_is_refused() {
     });
 }
 
-/// Whatever comes in place of a piece, with a checksum that fits, and cut anywhere: nothing is written beside the route, and no more
-/// is taken than belongs to it.
+/// Forged pieces with a valid checksum, cut anywhere, write nothing outside the route and take no more bytes than belong
+/// to it.
 #[test]
 fn bytes_of_a_stranger_break_nothing() {
     let runtime = runtime();

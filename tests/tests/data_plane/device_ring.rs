@@ -21,7 +21,7 @@ use crate::support::{Arrival, Desk, PATIENCE, Sample, Transfer, bytes_of, runtim
 
 const NO_DELAYS: &[(&str, &str)] = &[("FAKE_CUDA_DELAY_US", "0")];
 
-/// What agents give the slots of a ring.
+/// The slot size that agents choose for a ring.
 const SLOT: u32 = 4 << 20;
 
 /// A sample whose memories are on a GPU.
@@ -50,7 +50,7 @@ impl OnGpu {
     }
 }
 
-/// The two ends of a connection.
+/// Returns the two ends of a connection.
 async fn connection() -> (Connection, Connection) {
     let listener = Listener::bind(Limits::default()).unwrap();
     let token = random_token().unwrap();
@@ -84,7 +84,7 @@ fn settles(fake: &Fake, before: u64) {
     panic!("{} things are left, {before} were there", fake.live());
 }
 
-/// A GPU, and how much there is of the driver's as long as nothing is done with it.
+/// Opens a GPU, and returns it with the number of the driver's objects while it is idle.
 fn ready(fake: &Fake) -> (Gpu, u64) {
     let gpu = Gpu::open(0).unwrap();
     let before = fake.live();
@@ -119,7 +119,7 @@ fn streams_cross_on_one_gpu() {
     });
 }
 
-/// A transfer that is given up touches nothing any more once its fences say so, and others go on over the same ring.
+/// A cancelled transfer touches nothing after its fences end, and other transfers continue over the same ring.
 #[test]
 fn fences_stop_a_transfer_in_its_midst() {
     let test = "device_ring::fences_stop_a_transfer_in_its_midst";
@@ -154,7 +154,7 @@ fn fences_stop_a_transfer_in_its_midst() {
 
 const OUT_OF_MEMORY: u32 = 2;
 
-/// A call that fails in the midst of the slots of a transfer ends that at most; the next one has the same ring.
+/// A call that fails in the middle of a transfer ends at most that transfer; the next one uses the same ring.
 #[test]
 fn a_call_that_fails_ends_its_transfer_alone() {
     let test = "device_ring::a_call_that_fails_ends_its_transfer_alone";
@@ -199,7 +199,7 @@ fn a_call_that_fails_ends_its_transfer_alone() {
     });
 }
 
-/// Whether all of a transfer arrives; if not, one of the two sides says so.
+/// Returns whether all of a transfer arrives; if not, one of the two sides says so.
 async fn arrives(transfer: &mut Transfer) -> bool {
     let (total, mut arrived) = (transfer.landing.route().bytes(), 0);
     while arrived < total {

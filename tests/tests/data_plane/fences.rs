@@ -1,11 +1,11 @@
-//! Transfers that are stopped at any moment: afterwards, nobody touches their memory.
+//! Transfers that are stopped at any moment. Afterwards nothing touches their memory.
 
 use std::time::Duration;
 
 use transload_transfer::internal::data::{SendError, SendEvent};
 use transload_transfer::internal::quic::{CloseCode, StreamError};
 use transload_transfer::internal::ring::{RingIn, RingOut};
-use transload_transfer::internal::staging::{RingError, RingShape};
+use transload_transfer::internal::slots::{RingError, RingShape};
 use transload_transfer::{AgentId, DataOptions, QuicOptions};
 
 use crate::support::{
@@ -13,7 +13,7 @@ use crate::support::{
     runtime, soon,
 };
 
-/// The failure of a ring that an error is.
+/// Returns the failure of a ring that an error is.
 fn by_ring(error: &SendError) -> Option<&RingError> {
     match error {
         SendError::Path(error) => error.downcast_ref(),
@@ -21,7 +21,7 @@ fn by_ring(error: &SendError) -> Option<&RingError> {
     }
 }
 
-/// How often each way to stop a transfer is tried.
+/// The number of attempts for each way to stop a transfer.
 const ROUNDS: u64 = 30;
 
 struct Ways {
@@ -55,7 +55,7 @@ impl Ways {
     }
 }
 
-/// Waits until so many bytes have landed.
+/// Waits until this many bytes have landed.
 async fn until_moved(transfer: &Transfer, bytes: u64) {
     let moved = async {
         while transfer.landing.placed() < bytes {
@@ -209,7 +209,7 @@ fn a_lane_that_stands_still_holds_nobody() {
     });
 }
 
-/// Nobody empties the ring: the fence does not wait for that, and without one the transfer fails in time.
+/// With a full ring that no reader empties, a fence ends all the same; without one the transfer fails in time.
 #[test]
 fn a_ring_that_stands_still_holds_nobody() {
     runtime().block_on(async {

@@ -1,4 +1,4 @@
-//! Peers whose streams are not what they should be.
+//! Peers whose streams are malformed.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ struct Forged {
 }
 
 impl Forged {
-    /// A good one: `length` bytes of 7 at `offset`.
+    /// Makes a good one: `length` bytes of 7 at `offset`.
     fn of(pair: &Pair, transfer: &Transfer, offset: u64, length: u64) -> Self {
         let body = vec![7; length as usize];
         let trailer = StreamTrailer { length, crc: crc32c(&body) };
@@ -173,7 +173,7 @@ fn strangers_are_stopped_and_write_nothing() {
     });
 }
 
-/// More streams than are let in at a time, of all peers or of one: those over the bound are stopped.
+/// Streams above the limit for all peers, or for one, are stopped.
 #[test]
 fn no_more_streams_are_let_in_than_allowed() {
     type Bound = fn(&mut DataOptions);
@@ -208,8 +208,7 @@ fn no_more_streams_are_let_in_than_allowed() {
     }
 }
 
-/// More streams than are let in at a time: those over the bound are stopped, and once the others are
-/// over, all is as before.
+/// Streams above the limit are stopped. After the others end, new ones are accepted.
 #[test]
 fn a_flood_of_streams_is_bounded() {
     runtime().block_on(async {

@@ -1,9 +1,9 @@
-//! What may be read, and when; and transfers that share lanes.
+//! Tests what may be read, and when; and transfers that share lanes.
 
 use std::time::Duration;
 
 use transload_transfer::internal::ring::{RingIn, RingOut};
-use transload_transfer::internal::staging::RingShape;
+use transload_transfer::internal::slots::RingShape;
 use transload_transfer::{DataOptions, QuicOptions};
 
 use crate::support::{Chance, PATIENCE, POISON, Pair, Sample, bytes_of, content, paint, ring, runtime};
@@ -43,7 +43,7 @@ fn nothing_is_read_before_it_is_open() {
     });
 }
 
-/// One buffer for all, and transfers that stand half open: none keeps the others from going on.
+/// With one buffer for all, half-open transfers do not block the others.
 #[test]
 fn transfers_that_wait_are_not_in_the_way() {
     runtime().block_on(async {

@@ -1,4 +1,4 @@
-//! Whatever the layouts, on whatever path: every byte in its place, and no other byte touched.
+//! Transfers between random layouts, on every path: every byte arrives in its place, and no other byte is touched.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -9,7 +9,7 @@ use transload_tests::cases::{Case, Reach, cases};
 use transload_tests::compiled::{Streamed, compile, tables};
 use transload_transfer::internal::data::{Outgoing, RouteBytes};
 use transload_transfer::internal::ring::{RingIn, RingOut};
-use transload_transfer::internal::staging::RingShape;
+use transload_transfer::internal::slots::RingShape;
 use transload_transfer::plan::Route;
 use transload_transfer::{DataOptions, Memory, Plan, QuicOptions, Tables};
 
@@ -44,7 +44,7 @@ enum Path {
     Ring,
 }
 
-/// One of each, for all cases.
+/// One path of each kind, shared by all cases.
 struct Paths {
     pair: Pair,
     ring: RingOut,

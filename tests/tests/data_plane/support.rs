@@ -19,7 +19,7 @@ use transload_transfer::internal::handover::{Limits, Listener, connect};
 use transload_transfer::internal::lanes::LaneOut;
 use transload_transfer::internal::quic::{ControlConnection, Endpoints, Lane};
 use transload_transfer::internal::ring::random_token;
-use transload_transfer::internal::staging::{Consumer, Producer, RingShape};
+use transload_transfer::internal::slots::{Consumer, Producer, RingShape};
 use transload_transfer::plan::Route;
 use transload_transfer::plan::codec::Codec;
 use transload_transfer::plan::ids::{Nonce, TransferId};
@@ -28,7 +28,7 @@ use transload_transfer::{
     AgentId, Authority, BlockTable, DataOptions, Memory, Plan, QuicOptions, Request, Roles, Tables,
 };
 
-/// Far more than anything here takes; a test that hangs fails by it.
+/// A time limit far above what anything here takes, so that a test that hangs fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Fails a test that hangs.
@@ -55,7 +55,7 @@ impl Pair {
         Self::connect_by(None, lanes, quic, data).await
     }
 
-    /// With lanes that can be cut.
+    /// Connects two sides, over lanes that a test can cut.
     pub(crate) async fn connect_by(wire: Option<&Wire>, lanes: u16, quic: QuicOptions, data: &DataOptions) -> Self {
         let authority = Authority::new("test".parse().unwrap()).unwrap();
         let mut quic = quic;
@@ -86,17 +86,17 @@ impl Pair {
         Self { source, destination, lanes: out, receiver, desk, _control: (ours, theirs) }
     }
 
-    /// Who the source is.
+    /// Returns the source's id.
     pub(crate) fn sender(&self) -> AgentId {
         "source".parse().unwrap()
     }
 
-    /// A lane to write what one likes on.
+    /// Returns a lane on which the test can write any bytes.
     pub(crate) fn lane(&self) -> &Lane {
         self.lanes[0].lane()
     }
 
-    /// Begins to send a route, nothing of which is open yet, to where it belongs.
+    /// Begins to send a route to its destination. None of its bytes may be read yet.
     pub(crate) fn begin(&self, from: RouteBytes, to: RouteBytes) -> Transfer {
         let transfer = self.desk.expect(from, to, self.lanes.len());
         self.lanes.iter().for_each(|lane| lane.carry(&transfer.out));
@@ -112,17 +112,17 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// From now on, no packet arrives.
+    /// Drops all packets from now on.
     pub(crate) fn cut(&self) {
         self.cut.store(true, Ordering::SeqCst);
     }
 
-    /// Bytes of the packets that it has carried.
+    /// Returns the number of bytes in the packets that it has carried.
     pub(crate) fn carried(&self) -> u64 {
         self.carried.load(Ordering::SeqCst)
     }
 
-    /// An address that leads to another one.
+    /// Returns an address that leads to another one.
     async fn to(&self, there: SocketAddr) -> SocketAddr {
         let any = (Ipv4Addr::LOCALHOST, 0);
         let (near, far) = (UdpSocket::bind(any).await.unwrap(), UdpSocket::bind(any).await.unwrap());
@@ -190,7 +190,7 @@ impl Transfer {
     }
 }
 
-/// Admits what was announced to it.
+/// Admits the streams that were announced to it.
 #[derive(Clone, Default)]
 pub(crate) struct Desk {
     inner: Arc<Mutex<Book>>,
@@ -208,7 +208,7 @@ struct Expected {
     tell: mpsc::UnboundedSender<Arrival>,
 }
 
-/// What has become of a stream.
+/// The end of a stream.
 #[derive(Debug)]
 pub(crate) enum Arrival {
     Whole(StreamHeader),
@@ -229,7 +229,7 @@ impl Desk {
         Transfer { id, out, sending, landing, arriving }
     }
 
-    /// The nonce of a transfer that was announced.
+    /// Returns the nonce of a transfer that was announced.
     pub(crate) fn nonce(&self, id: TransferId) -> Nonce {
         self.inner.lock().unwrap().expected[&id].nonce
     }
@@ -264,13 +264,13 @@ impl Arrivals for Desk {
     }
 }
 
-/// What the bytes of a memory are before a test writes to them.
+/// The value of a memory's bytes before a test writes to them.
 pub(crate) const CANARY: u8 = 0xCA;
 
-/// What they become when nobody may look at them any more.
+/// The value of a memory's bytes after they may no longer be used.
 pub(crate) const POISON: u8 = 0xEE;
 
-/// All bytes of a memory, allocation by allocation.
+/// Returns all bytes of a memory, allocation by allocation.
 pub(crate) fn bytes_of(memory: &Memory) -> Vec<Vec<u8>> {
     let all = 0..memory.allocations();
     let read = |number: usize| {
@@ -298,17 +298,17 @@ pub(crate) fn paint(memory: &Memory, byte: u8) {
     }
 }
 
-/// Whether every byte is this one.
+/// Returns whether every byte is this one.
 pub(crate) fn is_all(memory: &Memory, byte: u8) -> bool {
     bytes_of(memory).iter().all(|bytes| *bytes == vec![byte; bytes.len()])
 }
 
-/// Whether any byte is this one.
+/// Returns whether any byte is this one.
 pub(crate) fn has(memory: &Memory, byte: u8) -> bool {
     bytes_of(memory).iter().any(|bytes| bytes.contains(&byte))
 }
 
-/// Random looking bytes, none of which is [`CANARY`] or [`POISON`].
+/// Returns a byte that looks random, and is never [`CANARY`] or [`POISON`].
 pub(crate) fn content(number: usize, offset: usize) -> u8 {
     let mixed = (offset as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ number as u64;
     (mixed >> 40) as u8 & 0x7F
@@ -328,7 +328,7 @@ impl Sample {
         Self::coded(tokens, by_layer, orders, Codec::Exact)
     }
 
-    /// The same, in a codec.
+    /// Like [`new`](Self::new), with a codec.
     pub(crate) fn coded(tokens: u64, by_layer: bool, orders: (&str, &str), codec: Codec) -> Self {
         let blocks = |size: u64| (tokens.div_ceil(size) + 3) as u32;
         let side = |order: &str, block: u64| {
@@ -353,7 +353,7 @@ impl Sample {
         Self { src: (src, read), dst: (dst, written), plan, tables }
     }
 
-    /// What the destination has to look like in the end.
+    /// Returns the contents that the destination must have in the end.
     pub(crate) fn expected(&self) -> Vec<Vec<u8>> {
         let src = bytes_of(&self.src.0);
         let sizes = (0..self.dst.0.allocations()).map(|n| self.dst.0.allocation(n).unwrap().1);
@@ -370,7 +370,7 @@ fn backwards(blocks: u32) -> Tables {
     Tables(vec![BlockTable::List((0..blocks).rev().collect())])
 }
 
-/// One side of a route, all groups in one memory.
+/// Returns one side of a route, with all groups in one memory.
 pub(crate) fn route(plan: &Plan, route: &Route, side: Side, tables: &Tables, memory: &Memory) -> RouteBytes {
     let stream = plan.bind_stream(route, side, tables).unwrap();
     RouteBytes::new(stream, |_| Some(memory.into())).unwrap()
@@ -397,7 +397,7 @@ impl Chance {
     }
 }
 
-/// Both ends of a staging ring.
+/// Makes both ends of a staging ring.
 pub(crate) async fn ring(shape: RingShape) -> (Producer, Consumer) {
     let listener = Listener::bind(Limits::default()).unwrap();
     let token = random_token().unwrap();
@@ -411,7 +411,7 @@ pub(crate) async fn ring(shape: RingShape) -> (Producer, Consumer) {
     (producer.unwrap(), consumer.unwrap())
 }
 
-/// Memory for one rank and group of a document.
+/// Returns memory for one rank and group of a document.
 pub(crate) fn allocate(document: &serde_json::Value, rank: u64, group: &str) -> Memory {
     let (count, bytes) = transload_tests::oracle::allocations(document, rank, group).unwrap();
     Memory::allocate(&vec![bytes as usize; count as usize]).unwrap()

@@ -1,4 +1,4 @@
-//! What is refused, what fails, and what is left behind by that.
+//! Refusals, failures, and the resources that they leave behind.
 
 use std::fs;
 use std::sync::mpsc;
@@ -65,7 +65,7 @@ fn what_is_no_memory_of_the_gpu_is_refused() {
     });
 }
 
-/// A GPU that has no room for one of several allocations has those before it back.
+/// If one of several allocations fails, a GPU gets back the earlier ones.
 #[test]
 fn allocations_before_one_that_fails_are_given_back() {
     run("failures::allocations_before_one_that_fails_are_given_back", &[], |fake| {
@@ -82,7 +82,7 @@ fn allocations_before_one_that_fails_are_given_back() {
     });
 }
 
-/// What cannot be measured on is refused before the GPU is asked for anything.
+/// A measurement that cannot work is refused before the GPU is asked for anything.
 #[test]
 fn measuring_checks_what_it_is_given() {
     let name = "failures::measuring_checks_what_it_is_given";
@@ -121,7 +121,7 @@ fn measuring_checks_what_it_is_given() {
     });
 }
 
-/// Everything that is used of the driver, on a small scale.
+/// Uses every function of the driver that the crate needs, on a small scale.
 fn use_all() -> Result<Vec<u8>, DeviceError> {
     let (gpu, other) = (Gpu::open(0)?, Gpu::open(1)?);
     let (program, dense) = (strided(4096, 512), dense(4096));
@@ -152,13 +152,13 @@ fn use_all() -> Result<Vec<u8>, DeviceError> {
     Ok(bytes)
 }
 
-/// What [`use_all`] has to give.
+/// Returns whether these are the bytes that [`use_all`] returns.
 fn is_right(bytes: &[u8]) -> bool {
     (1..).zip(bytes.chunks(512)).all(|(page, chunk)| chunk.iter().all(|byte| *byte == page))
 }
 
-/// Each function fails at each of its calls once. Whatever is reported good is right, what fails names the function, and
-/// nothing stays behind but what that call was to give back.
+/// Each function fails once at each of its calls. Every reported success is correct, every error names the function, and
+/// nothing leaks except what that call should have released.
 #[test]
 fn each_call_may_fail() {
     run("failures::each_call_may_fail", &[("FAKE_CUDA_DELAY_US", "0"), ("FAKE_CUDA_DEVICES", "2")], |fake| {
@@ -194,7 +194,7 @@ fn each_call_may_fail() {
     });
 }
 
-/// How much there is of the driver's once threads have ended, or after a while, where it is more than that.
+/// Returns how much there is of the driver's once threads have ended, or after a while, where it is more than that.
 fn settled(fake: &Fake, most: u64) -> u64 {
     for _ in 0..500 {
         if fake.live() <= most {
@@ -205,7 +205,7 @@ fn settled(fake: &Fake, most: u64) -> u64 {
     fake.live()
 }
 
-/// After a sticky error all that is left is to say so.
+/// After a sticky error, every call reports it.
 #[test]
 fn a_lost_device_is_reported() {
     run("failures::a_lost_device_is_reported", &[], |fake| {
@@ -223,7 +223,7 @@ fn a_lost_device_is_reported() {
     });
 }
 
-/// A driver that has been shut down, or says of an event for long that something unknown is wrong, is asked for nothing any more.
+/// A driver that has been shut down, or keeps reporting unknown errors for an event, gets no more calls.
 #[test]
 fn a_driver_that_is_gone_is_left_alone() {
     const SHUT_DOWN: u32 = 4;
@@ -253,7 +253,7 @@ fn a_driver_that_is_gone_is_left_alone() {
     });
 }
 
-/// Whoever waits for a mark hears that the device is lost, although the driver does not let go of the thread that waits.
+/// Those who wait for a mark learn that the device is lost, although the driver keeps the waiting thread.
 #[test]
 fn a_mark_is_told_of_a_loss_that_the_driver_keeps_to_itself() {
     run("failures::a_mark_is_told_of_a_loss_that_the_driver_keeps_to_itself", &[], |fake| {
@@ -283,7 +283,8 @@ fn a_mark_is_told_of_a_loss_that_the_driver_keeps_to_itself() {
     });
 }
 
-/// When the last clone is dropped, all is given back and no thread calls the driver any more: the process may end.
+/// When the last clone is dropped, everything is released and no thread calls the driver any more, so the process may
+/// end.
 #[test]
 fn a_gpu_that_is_dropped_has_given_all_back() {
     run("failures::a_gpu_that_is_dropped_has_given_all_back", &[], |fake| {
@@ -300,7 +301,8 @@ fn a_gpu_that_is_dropped_has_given_all_back() {
     });
 }
 
-/// A stream that stands still keeps a GPU from being given back only for so long; whoever waits for a mark is told when it goes on.
+/// A stalled stream delays the release of a GPU only for a limited time. Those who wait for a mark are notified when the
+/// stream continues.
 #[test]
 fn a_gpu_is_dropped_while_a_stream_stands_still() {
     run("failures::a_gpu_is_dropped_while_a_stream_stands_still", &[], |fake| {
@@ -321,7 +323,7 @@ fn a_gpu_is_dropped_while_a_stream_stands_still() {
     });
 }
 
-/// A machine without a driver, with an empty one, and with one that is too old: each says what is missing.
+/// A missing, an empty and an outdated driver each get an error that says what is missing.
 #[test]
 fn without_cuda_it_says_why() {
     const NAME: &str = "failures::without_cuda_it_says_why";
@@ -356,7 +358,7 @@ fn without_cuda_it_says_why() {
     }
 }
 
-/// What the loader says of a file that it cannot load is told.
+/// The error includes the loader's reason why a file cannot be loaded.
 #[test]
 fn a_driver_that_cannot_be_loaded_is_told_with_the_reason() {
     let name = "failures::a_driver_that_cannot_be_loaded_is_told_with_the_reason";
@@ -370,7 +372,7 @@ fn a_driver_that_cannot_be_loaded_is_told_with_the_reason() {
     assert!(status.success());
 }
 
-/// A toolkit has its stub as `libcuda.so`, wherever that is found first.
+/// The stub `libcuda.so` of a toolkit is not used, even if it is found first.
 #[test]
 fn a_stub_beside_the_driver_is_not_loaded() {
     let Some((folder, stub)) = fake_cuda::empty() else {

@@ -23,7 +23,7 @@ use transload_transfer::memory::Access;
 use transload_transfer::memory::copy::{CopyOptions, Crc32c};
 use transload_transfer::plan::program::{Loop, Nest, Placed, Program};
 
-/// Every byte of a case once, from the right place, whichever side is on the GPU.
+/// Checks that every byte of a case comes once, from the right place, with either side on the GPU.
 fn agree(gpu: &Gpu, case: &Case, programs: &Cell<u64>) -> Result<(), String> {
     for sides in [Sides::Both, Sides::Source, Sides::Destination] {
         let planner = OnDevice { gpu, sides, programs };
@@ -64,13 +64,13 @@ fn cases_that_are_kept_move_too() {
     });
 }
 
-/// So many bytes, in chunks of `run` at twice that distance on one side.
+/// Returns a program for this many bytes, in chunks of `run` at twice that distance on one side.
 fn strided(bytes: u64, run: u64) -> Program {
     let loops = smallvec![Loop { count: bytes / run, src: 2 * run, dst: run }];
     Program { nests: vec![Nest { loops, run }], placed: vec![Placed { nest: 0, src: 0, dst: 0 }] }
 }
 
-/// So many bytes, contiguous on both sides.
+/// Returns a program for this many bytes, contiguous on both sides.
 fn dense(bytes: u64) -> Program {
     Program { nests: vec![Nest { loops: smallvec![], run: bytes }], ..strided(bytes, bytes) }
 }
@@ -244,8 +244,8 @@ fn two_gpus_copy_to_each_other() {
     });
 }
 
-/// Allocations of an engine may begin anywhere: what is copied is right, by shorter units. The fake driver's kernel, like a GPU's,
-/// takes no unit from an address that is none of its multiples.
+/// An engine's allocations may begin anywhere: unaligned ones are copied correctly, in shorter units. Like a GPU's
+/// kernel, that of the fake driver refuses a unit at an address that is no multiple of it.
 #[test]
 fn memory_may_begin_anywhere() {
     run_anywhere("memory_may_begin_anywhere", &[], |_| {
@@ -275,8 +275,7 @@ fn memory_may_begin_anywhere() {
     });
 }
 
-/// An illegal address that a kernel of the engine reads is the end of the device: all that is asked of it afterwards
-/// says so, and so does a mark that waits.
+/// An illegal address in an engine's kernel ends the device: every later call reports it, and so does a waiting mark.
 #[test]
 fn an_illegal_address_loses_the_device() {
     run_anywhere("an_illegal_address_loses_the_device", &[], |driver| {
@@ -345,7 +344,7 @@ fn a_graph_is_captured_while_copies_run() {
     });
 }
 
-/// Nothing is told of a mark before its stream has come there, and nothing else waits for it.
+/// A mark is done only after its stream has reached it, and nothing else waits for it.
 #[test]
 fn marks_hold_up_nobody_else() {
     run_anywhere("marks_hold_up_nobody_else", &[], |driver| {
@@ -365,7 +364,7 @@ fn marks_hold_up_nobody_else() {
     });
 }
 
-/// A mark is not asked for while it is waited for, and a stream that stands still keeps no other's marks from being told.
+/// A mark is not polled while it is awaited, and a stalled stream does not delay the marks of others.
 #[test]
 fn the_driver_wakes_who_waits_for_marks() {
     run("the_driver_wakes_who_waits_for_marks", &[], |fake| {
@@ -394,7 +393,7 @@ fn the_driver_wakes_who_waits_for_marks() {
     });
 }
 
-/// A mark in a graph would be come to whenever the graph is launched, or never.
+/// A mark in a captured graph is refused: it would be reached at each launch of the graph, or never.
 #[test]
 fn a_stream_that_is_captured_has_no_marks() {
     run("a_stream_that_is_captured_has_no_marks", &[], |fake| {

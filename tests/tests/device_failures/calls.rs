@@ -1,4 +1,5 @@
-//! Each function of the driver fails once: during a pull from GPU to GPU, from the first connection on, and when all of that is given back.
+//! Each function of the driver fails once: during a pull from GPU to GPU, from the first connection until everything is
+//! released.
 
 use tokio::runtime::Runtime;
 use transload_tests::fake_cuda::{Fake, run};
@@ -8,7 +9,8 @@ use transload_transfer::{LeaseEnd, Path};
 
 use super::*;
 
-/// What only the making of a ring calls. Where it fails, another path is taken, or the same one by another way.
+/// The functions that only the making of a ring calls. If one fails, the transfer takes another path, or the same path in
+/// another way.
 const MAKES_A_RING: [&str; 9] = [
     "cuMemAddressReserve",
     "cuMemCreate",
@@ -21,8 +23,8 @@ const MAKES_A_RING: [&str; 9] = [
     "cuMemSetAccess",
 ];
 
-/// What gives something back, and how much of it stays where that fails. The call is not made again, since it may have done it although
-/// it failed; the driver has the rest until its context goes. A mapping stays with the addresses that it is at.
+/// The functions that release a resource, and how much leaks if they fail. They are not called again, since a failed call
+/// may have worked. The driver keeps the rest until its context ends. A mapping stays with its addresses.
 const GIVE_BACK: [(&str, u64); 8] = [
     ("cuEventDestroy_v2", 1),
     ("cuMemAddressFree", 1),
@@ -34,20 +36,20 @@ const GIVE_BACK: [(&str, u64); 8] = [
     ("cuStreamDestroy_v2", 1),
 ];
 
-/// How often each function of the driver was called until now.
+/// Returns how often each function of the driver was called until now.
 fn counts(fake: &Fake) -> Vec<(&'static str, u64)> {
     let names = Fake::functions().into_iter();
     names.map(|name| (name, fake.calls(name))).collect()
 }
 
-/// How often each was called since then, of those that were.
+/// Returns how often each was called since then, of those that were.
 fn since(fake: &Fake, before: &[(&'static str, u64)]) -> Vec<(&'static str, u64)> {
     let calls = before.iter();
     let calls = calls.map(|(name, before)| (*name, fake.calls(name) - before));
     calls.filter(|(_, calls)| *calls > 0).collect()
 }
 
-/// How often each function of the driver is called in the first pull of a pair by a path, of those that are.
+/// Returns how often each function of the driver is called in the first pull of a pair by a path, of those that are.
 async fn calls(fake: &Fake, pair: &Pair, path: Path) -> Vec<(&'static str, u64)> {
     let before = counts(fake);
     let (leases, pulled) = pull(pair, 0, path).await;
@@ -56,16 +58,16 @@ async fn calls(fake: &Fake, pair: &Pair, path: Path) -> Vec<(&'static str, u64)>
     since(fake, &before)
 }
 
-/// When a call fails.
+/// The moment at which a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
-    /// In the first pull of a pair.
+    /// During the first pull of a pair.
     Pulling,
-    /// When the pair is gone, and gives back what it has.
+    /// When the pair ends and releases everything.
     Ending,
 }
 
-/// Commands one call to fail, and says later whether it was made.
+/// Makes one call fail, and remembers whether the call was made.
 struct Failing<'a> {
     fake: &'a Fake,
     function: &'static str,
@@ -85,7 +87,7 @@ impl<'a> Failing<'a> {
     }
 }
 
-/// The first calls, and one of the rest.
+/// Returns the first calls, and one of the rest.
 fn some_of(calls: u64) -> impl Iterator<Item = u32> {
     let mut some = vec![1, 2, calls.div_ceil(2)];
     some.retain(|nth| *nth <= calls);
@@ -93,7 +95,8 @@ fn some_of(calls: u64) -> impl Iterator<Item = u32> {
     some.into_iter().map(|nth| nth as u32)
 }
 
-/// What is reported good is right, what comes after it goes on, and nothing stays behind but what the call was to give back.
+/// Checks that every reported success is correct, that later transfers work, and that nothing leaks except what the call
+/// should have released.
 fn each_call_may_fail(fake: &Fake, path: Path) {
     Runtime::new().unwrap().block_on(async {
         let gpu = Gpu::open(0).unwrap();
@@ -142,7 +145,7 @@ fn each_call_may_fail(fake: &Fake, path: Path) {
     });
 }
 
-/// Pulls while a call fails, and says whether it was made.
+/// Pulls while a call fails, and returns whether that call was made.
 async fn pull_with(fake: &Fake, pair: &Pair, path: Path, (function, nth): (&'static str, u32), what: &str) -> bool {
     let expected = pair.expected();
     let failing = Failing::new(fake, function, nth);
@@ -164,7 +167,7 @@ async fn pull_with(fake: &Fake, pair: &Pair, path: Path, (function, nth): (&'sta
 /// reservation and a mapping each.
 const LEFT_BY_A_RING: u64 = 6;
 
-/// Has a call lose a device during a pull, and says whether the pull has failed.
+/// Makes a call lose the device during a pull. Returns whether the pull failed.
 async fn lose(fake: &Fake, number: u32, path: Path, (function, nth): (&'static str, u32)) -> bool {
     let gpu = Gpu::open(number).unwrap();
     let pair = Pair::on_gpus([Some(&gpu); 2]);
@@ -191,8 +194,7 @@ async fn lose(fake: &Fake, number: u32, path: Path, (function, nth): (&'static s
     true
 }
 
-/// An error that the device does not survive, each time on another device: nothing hangs, what fails says why, and the next
-/// device works.
+/// Each call loses its device once, on a new device each time: nothing hangs, errors say why, and the next device works.
 fn each_call_may_lose_the_device(fake: &Fake, path: Path) {
     Runtime::new().unwrap().block_on(async {
         let gpu = Gpu::open(0).unwrap();

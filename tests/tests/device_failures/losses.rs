@@ -1,4 +1,4 @@
-//! What a lost device takes with it, and what it does not.
+//! Tests what the loss of a device ends, and what continues.
 
 use tokio::runtime::Runtime;
 use transload_tests::fake_cuda::{Engine, Fake, run};
@@ -9,7 +9,7 @@ use transload_transfer::{After, LeaseEnd, LeaseOpenError, Path};
 
 use super::*;
 
-/// A lost device is the end of what its agent has on it, which peers hear; another device and the host go on.
+/// A lost device ends everything that its agent has on it, and peers are notified. Another device and the host continue.
 fn a_lost_device_takes_nothing_else_with_it(fake: &Fake, path: Path) {
     let (lost, other) = (Gpu::open(0).unwrap(), Gpu::open(1).unwrap());
     let engine = Engine::new(fake);

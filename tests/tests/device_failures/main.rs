@@ -28,12 +28,12 @@ const LAUNCH_FAILED: u32 = 719;
 /// The paths between caches of one GPU.
 const PATHS: [Path; 3] = [Path::QUIC, Path::RING, Path::DEVICE];
 
-/// A path, and those that are taken where it cannot be had.
+/// Returns a path, and those that replace it if it is not available.
 fn up_to(path: Path) -> PathSet {
     PATHS.into_iter().filter(|other| *other <= path).collect()
 }
 
-/// Far more than anything here takes; a test that hangs fails by it.
+/// Fails a test that hangs, with a time limit far above what anything here takes.
 async fn soon<T>(work: impl Future<Output = T>) -> T {
     let done = timeout(Duration::from_secs(60), work).await;
     done.expect("done in time")
@@ -55,14 +55,14 @@ fn whole(len: u64) -> Program {
     Program { nests, placed }
 }
 
-/// Writes to the caches of the destination what was in them at first.
+/// Writes the initial contents to the caches of the destination.
 fn reset(pair: &Pair) {
     for (memory, device) in pair.dst.memories.iter().zip(&pair.dst.on_gpu) {
         copy(&whole(memory.bytes()), memory, device, &CopyOptions::default()).unwrap();
     }
 }
 
-/// What is in the caches of the destination, if they can be read still.
+/// Returns the contents of the destination's caches, if they can still be read.
 fn found(pair: &Pair) -> Result<Vec<Vec<u8>>, DeviceError> {
     let devices = pair.dst.on_gpu.iter();
     let read = devices.map(|device| {
@@ -80,7 +80,7 @@ fn set_id(set: u32) -> LeaseSetId {
     LeaseSetId(id)
 }
 
-/// The lease of all that a rank of the source has.
+/// Leases everything that a rank of the source has.
 fn lease_of(pair: &Pair, set: u32, rank: Rank) -> LeaseRequest {
     let tables = pair.src.tables.clone();
     LeaseRequest::new(set_id(set), rank, tables, pair.content, pair.tokens)
@@ -92,7 +92,7 @@ async fn pull(pair: &Pair, set: u32, paths: impl Into<PathSet>) -> (Vec<Lease>, 
     (leases, pull_leased(pair, set, paths).await)
 }
 
-/// Pulls what is leased to a set.
+/// Pulls the leases of a set.
 async fn pull_leased(pair: &Pair, set: u32, paths: impl Into<PathSet>) -> Result<PullReport, TransferError> {
     let ticket = pair.ticket(&pair.src, set_id(set), Direction::Pull);
     let mut request = pair.request(ticket, &pair.dst);
@@ -100,7 +100,7 @@ async fn pull_leased(pair: &Pair, set: u32, paths: impl Into<PathSet>) -> Result
     soon(pair.dst.agent.pull(request)).await
 }
 
-/// Whether all bytes have taken a path.
+/// Returns whether all bytes have taken a path.
 fn took(report: &PullReport, path: Path) -> bool {
     report.routes.iter().all(|route| route.path == path)
 }

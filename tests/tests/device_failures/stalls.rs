@@ -1,4 +1,4 @@
-//! A device that stands still.
+//! Devices that stall.
 
 use std::sync::{Arc, Weak};
 
@@ -11,14 +11,15 @@ use transload_transfer::{AgentOptions, LeaseEndError, Path};
 
 use super::*;
 
-/// Settings of an agent that does not wait long for what does not end.
+/// Returns settings of an agent with a short limit for stalled devices.
 fn impatient(stall: Duration) -> AgentOptions {
     let mut options = AgentOptions::default();
     options.wire.device_stall = stall;
     options
 }
 
-/// What does not end fails by that name, and keeps its blocks until it ends; then the device is used again, over the same path.
+/// A stalled transfer fails with the error for that, and keeps its blocks until the device continues. Then the device is
+/// used again, over the same path.
 fn a_device_that_stands_still_fails_its_transfers(fake: &Fake, path: Path) {
     let gpu = Gpu::open(0).unwrap();
     Runtime::new().unwrap().block_on(async {
@@ -55,7 +56,7 @@ fn a_device_that_stands_still_fails_its_transfers(fake: &Fake, path: Path) {
     });
 }
 
-/// Operations that take long enough for what comes between them.
+/// Makes operations slow enough for other events to happen during them.
 const SLOW: &[(&str, &str)] = &[("FAKE_CUDA_DELAY_US", "20000")];
 
 #[test]
@@ -79,7 +80,7 @@ fn over_a_ring_on_the_device() {
     });
 }
 
-/// Work of the engine that a lease or a pull waits for may take longer than an operation of theirs.
+/// An engine's work before a lease or pull may take longer than the limit for operations of the transfer.
 #[test]
 fn a_mark_that_takes_long_is_no_stall() {
     run("stalls::a_mark_that_takes_long_is_no_stall", &[], |fake| {
@@ -106,8 +107,8 @@ fn a_mark_that_takes_long_is_no_stall() {
     });
 }
 
-/// Copies and tables that are waited for end, with an error, where the device stands still; what they touch is kept until that
-/// is over.
+/// If the device stalls, waiting copies and tables end with an error. The memory they touch is kept until the stall is
+/// over.
 #[test]
 fn what_is_waited_for_ends_where_a_device_stands_still() {
     let name = "stalls::what_is_waited_for_ends_where_a_device_stands_still";
@@ -148,7 +149,7 @@ fn what_is_waited_for_ends_where_a_device_stands_still() {
     });
 }
 
-/// A copy between two GPUs that ends too late keeps what it has used, and further ones get no more; once it has ended they do.
+/// A copy between two GPUs that ends too late keeps its resources, and further copies get none until it has ended.
 #[test]
 fn a_copy_between_gpus_that_stalls_has_its_buffers_until_it_ends() {
     let name = "stalls::a_copy_between_gpus_that_stalls_has_its_buffers_until_it_ends";

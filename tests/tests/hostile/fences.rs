@@ -1,5 +1,5 @@
-//! Leases that end in the midst of a transfer over a ring: whatever has arrived by then is no success,
-//! and nothing is written later.
+//! Leases that end during a transfer over a ring. The bytes that have arrived do not count as a success, and nothing is
+//! written later.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Too much of everything.
+//! Floods: peers that send too much of everything.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use transload_transfer::{Agent, Direction, Roles};
 use crate::peer::{Hostile, ask};
 use crate::town::{PATIENCE, Town, owners_claims};
 
-/// Streams that are opened on one lane: several times what it takes at a time.
+/// The number of streams that are opened on one lane, several times its limit.
 const STREAMS: u32 = 2000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -105,7 +105,7 @@ async fn one_that_asks_and_does_not_read_is_hung_up_on() {
     town.stays_well().await;
 }
 
-/// For what takes a while where everything is slow.
+/// A time limit for steps that take a while on a slow machine.
 const MINUTE: Duration = Duration::from_secs(60);
 
 async fn sessions_fall_to(owner: &Agent, most: usize) {

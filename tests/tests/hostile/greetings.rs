@@ -1,4 +1,4 @@
-//! Greetings that are lies, and bytes that are no messages.
+//! False greetings, and bytes that are no messages.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A Unix socket that hands over what it likes to an agent of this host.
+//! A Unix socket that hands over arbitrary descriptors and bytes to an agent of this host.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -16,23 +16,23 @@ use transload_transfer::plan::ids::Nonce;
 use crate::source::halves;
 use crate::town::PATIENCE;
 
-/// Both sides of a handover begin with it.
+/// The bytes with which both sides of a handover begin.
 const MAGIC: &[u8; 8] = b"tl-loc/2";
 
-/// What a guest is handed.
+/// The descriptors and bytes that a guest gets.
 #[derive(Debug)]
 pub(crate) struct Gift {
     /// Whether we prove that we know the token.
     pub(crate) proof: bool,
-    /// What is said behind that; nothing at all where it is empty.
+    /// The bytes after the proof; nothing is sent if it is empty.
     pub(crate) offer: Vec<u8>,
-    /// What comes with it.
+    /// The descriptors that are sent with it.
     pub(crate) descriptors: Vec<OwnedFd>,
-    /// Shrinks the first of them to so many bytes, once it has arrived.
+    /// Truncates the first descriptor's file to this many bytes once it has arrived.
     pub(crate) shrink: Option<u64>,
 }
 
-/// Where an agent can fetch it: the socket and the token. It is served by a thread, to one guest.
+/// Serves a gift to one guest, in a thread. Returns the socket and the token with which an agent can fetch it.
 pub(crate) fn serve(gift: Gift) -> (String, (Nonce, Nonce)) {
     let (name, token) = (random_socket().unwrap(), [7; 32]);
     let address = SocketAddrUnix::new_abstract_name(name.as_str().as_bytes()).unwrap();
@@ -72,12 +72,12 @@ fn hand_over(socket: &OwnedFd, token: [u8; 32], gift: &Gift) -> rustix::io::Resu
     Ok(())
 }
 
-/// The offer of a ring, of which the guest is the consumer.
+/// Returns the offer of a ring, of which the guest is the consumer.
 pub(crate) fn ring(slots: u32, slot_bytes: u32) -> Vec<u8> {
     postcard::to_allocvec(&(slots, slot_bytes)).unwrap()
 }
 
-/// A memfd of so many bytes, with its size sealed or not.
+/// Makes a memfd of this many bytes, with its size sealed or not.
 pub(crate) fn memfd(bytes: u64, sealed: bool) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memfd = rustix::fs::memfd_create("transload-hostile", flags).unwrap();

@@ -1,4 +1,4 @@
-//! Invitations that are not allowed, and holders that invite and then let nothing in.
+//! Invitations that are not allowed, and holders that invite and then accept nothing.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use transload_transfer::{
 use crate::peer::Hostile;
 use crate::town::{Town, owners_claims};
 
-/// No lease ends within it by itself.
+/// A time that is longer than all tests, so that no lease ends by itself.
 const LONG: Duration = Duration::from_secs(8);
 
-/// What the hostile one says that it has opened: it has no memory at all.
+/// Returns the claims of the hostile peer, which has no memory at all.
 fn opened(hostile: &Hostile, request: u64) -> Claims {
     let (hello, _) = hostile.hello(Side::Decode);
     let address = RankAddress { agent: hello.agent, host: "127.0.0.1".to_owned(), port: 1 };
@@ -37,7 +37,7 @@ fn invitation(key: &TicketKey, leased: &Claims, into: &Claims, request: u64) -> 
     }
 }
 
-/// Invites, and hears the answer.
+/// Sends an invitation, and returns the answer.
 async fn invite(hostile: &mut Hostile, invitation: Invitation) -> Result<(), Refusal> {
     let asked = invitation.id;
     hostile.say(Message::Invite(invitation)).await;
@@ -48,7 +48,7 @@ async fn invite(hostile: &mut Hostile, invitation: Invitation) -> Result<(), Ref
     hostile.wait_for(answer).await.expect("an answer")
 }
 
-/// Leases of a request on both ranks of the owner.
+/// Returns leases of a request on both ranks of the owner.
 async fn leases(town: &Town, request: u64, ttl: Duration) -> [Lease; 2] {
     let on = |rank| {
         let mut lease = lease_of(Side::Prefill, rank, request);

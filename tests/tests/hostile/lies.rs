@@ -1,4 +1,4 @@
-//! Sources whose bytes are not what they say, over lanes and over rings.
+//! Sources that send wrong bytes, over lanes and over rings.
 
 use transload_transfer::wire::message::{Ask, Message};
 use transload_transfer::wire::{Awaited, Failure};
@@ -8,20 +8,20 @@ use crate::peer::Hostile;
 use crate::source::{Source, Stream, Way, failure, is_broken_by};
 use crate::town::{Destination, RANKS, Town};
 
-/// What a source does wrong with the bytes of a route.
+/// The way in which a source sends the bytes of a route wrongly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lie {
     /// Bytes that were damaged on their way.
     Checksum,
     /// A trailer of another length.
     Length,
-    /// A stream that goes on.
+    /// The stream does not end in time.
     TooLong,
     /// A stream that ends early.
     TooShort,
     /// Bytes beyond the end of the route.
     Outside,
-    /// The same bytes in two streams.
+    /// The same bytes come in two streams.
     Twice,
     /// A commit of bytes that never came.
     Nothing,
@@ -44,7 +44,7 @@ impl Lie {
         Lie::Less,
     ];
 
-    /// Whether this is what the destination has to find.
+    /// Returns whether this is what the destination has to find.
     fn is_found(self, failure: &Failure) -> bool {
         match self {
             Lie::Checksum => is_broken_by(failure, "CRC32C"),

@@ -1,5 +1,5 @@
-//! Rings that are offered for a transfer which is given up before anybody fetches them: the path is as
-//! good as before, and the next transfer takes it.
+//! Rings that are offered for a transfer that is cancelled before the peer fetches them. The path stays usable, and the
+//! next transfer takes it.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use transload_tests::cluster::{CLUSTER, Cache, Side, impatient, lease_of, open, 
 use transload_tests::words;
 use transload_transfer::internal::handover::{Connection, Expected, Limits, Listener, connect};
 use transload_transfer::internal::ring::random_token;
-use transload_transfer::internal::staging::RingShape;
+use transload_transfer::internal::slots::RingShape;
 use transload_transfer::wire::Failure;
 use transload_transfer::wire::internal::ring::{SocketName, Token};
 use transload_transfer::wire::message::{Ask, Message};
@@ -19,7 +19,7 @@ use crate::peer::{Hostile, ask};
 use crate::source::{Source, Stream, Way, commit, halves};
 use crate::town::{Destination, PATIENCE, Town, issue, owners_claims};
 
-/// Longer than an offer stands.
+/// A time after which an offer has expired.
 const LAPSED: Duration = Duration::from_secs(6);
 
 async fn give_up(peer: &mut Hostile, ask: &Ask) {
@@ -55,14 +55,14 @@ impl Guest<'_> {
         ask
     }
 
-    /// Where it was told to fetch what it pulls over.
+    /// Returns the socket and the token with which the next pull's ring can be fetched.
     async fn offer(&mut self) -> (SocketName, Token) {
         let (socket, (first, second)) = self.peer.wait_for(words::offers_ring).await.expect("an offer");
         let token = std::array::from_fn(|i| [first.0, second.0][i / 16][i % 16]);
         (SocketName::try_from(socket).unwrap(), Token(token))
     }
 
-    /// Fetches it, and takes all that is pulled.
+    /// Fetches the ring, and receives everything that is pulled.
     async fn take(&mut self, ask: &Ask, (name, token): (SocketName, Token)) {
         let transfer = ask.transfer;
         let limits = Limits::default();
@@ -75,7 +75,7 @@ impl Guest<'_> {
         self.peer.say(Message::Landed { transfer }).await;
     }
 
-    /// Gives up a pull whose offer it does not fetch, and pulls again after a pause.
+    /// Cancels a pull whose offer it does not fetch, and pulls again after a pause.
     async fn comes_again(&mut self, pause: Duration) {
         let ask = self.pull().await;
         let _unfetched = self.offer().await;
@@ -131,7 +131,7 @@ impl Host {
         peer.say(Message::Accepted { transfer, path }).await;
     }
 
-    /// Says where to fetch what it takes.
+    /// Offers a ring and tells the peer where to fetch it.
     async fn offer(&self, peer: &mut Hostile) -> Expected {
         let token = random_token().unwrap();
         let expected = self.listener.expect(&token).unwrap();
@@ -140,7 +140,7 @@ impl Host {
         expected
     }
 
-    /// Hands it over, and all of the transfer.
+    /// Hands the ring over, and sends the whole transfer.
     async fn serve(&self, peer: &mut Hostile, ask: &Ask, guest: Connection) {
         let producer = guest.offer_producer(RingShape::DEFAULT).await.unwrap();
         let mut way = Way::Ring(producer);

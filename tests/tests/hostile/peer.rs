@@ -1,4 +1,4 @@
-//! A peer that says what it likes.
+//! A peer that can send any message.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ use transload_transfer::{
 
 use crate::town::PATIENCE;
 
-/// A peer that says what it likes.
+/// A peer that can send any message.
 pub(crate) struct Hostile {
     pub(crate) control: ControlConnection,
     pub(crate) sequence: u64,
@@ -33,7 +33,7 @@ impl Hostile {
         Endpoints::bind(identity, options, "127.0.0.1:0".parse().unwrap()).unwrap()
     }
 
-    /// Connected, and no word said.
+    /// Connects without sending a message.
     pub(crate) async fn silent(identity: Identity, to: &Agent) -> Self {
         let endpoints = Self::endpoints(identity);
         let control = endpoints.connect(to.control_addr(), None).await.unwrap();
@@ -44,7 +44,7 @@ impl Hostile {
         Self { control, sequence: 0, endpoints, asks: VecDeque::new() }
     }
 
-    /// The next one that connects, welcome to us as all ranks of `side`.
+    /// Accepts the next connection, and greets as all ranks of `side`.
     pub(crate) async fn visited(endpoints: &Endpoints, side: Side) -> Option<Self> {
         let control = endpoints.accept().await?;
         let mut this = Self::new(control, endpoints.clone());
@@ -52,14 +52,14 @@ impl Hostile {
         Some(this)
     }
 
-    /// Connected, and welcome as all ranks of `side`.
+    /// Connects, and greets as all ranks of `side`.
     pub(crate) async fn welcome(identity: Identity, to: &Agent, side: Side) -> Self {
         let mut this = Self::silent(identity, to).await;
         this.greet(side).await;
         this
     }
 
-    /// Who is at the other end: the one agent of its service.
+    /// Returns the id of the agent at the other end, the only one of its service.
     pub(crate) fn peer(&self) -> AgentId {
         AgentId::from(&self.control.peer().service)
     }
@@ -97,7 +97,7 @@ impl Hostile {
         }
     }
 
-    /// Says something; whether that could be sent.
+    /// Sends a message. Returns whether that was possible.
     pub(crate) async fn say(&mut self, message: Message) -> bool {
         self.sequence += 1;
         let envelope = Envelope { sequence: self.sequence, message };
@@ -106,14 +106,14 @@ impl Hostile {
         self.control.sender.send(frame).await.is_ok()
     }
 
-    /// The next message; `None` where the connection is gone.
+    /// Returns the next message; `None` where the connection is gone.
     pub(crate) async fn hear(&mut self) -> Option<Message> {
         let body = timeout(PATIENCE, self.control.receiver.recv()).await.expect("nobody answers");
         Some(frame::decode(&body.ok()?).unwrap().message)
     }
 
-    /// The next message that `wanted` takes for what it waits for. Asks are kept; `None` where the
-    /// connection is gone or a transfer was aborted.
+    /// Returns the next message that `wanted` accepts. Asks are kept. Returns `None` if the connection is gone or a
+    /// transfer was aborted.
     pub(crate) async fn wait_for<T>(&mut self, mut wanted: impl FnMut(&Message) -> Option<T>) -> Option<T> {
         loop {
             let message = self.hear().await?;
@@ -128,7 +128,7 @@ impl Hostile {
         }
     }
 
-    /// The next ask; `None` where the connection is gone.
+    /// Returns the next ask; `None` where the connection is gone.
     pub(crate) async fn asked(&mut self) -> Option<Ask> {
         loop {
             if let Some(ask) = self.asks.pop_front() {
@@ -162,7 +162,7 @@ impl Hostile {
         }
     }
 
-    /// A lane to the peer, as it would be opened by an honest one.
+    /// Opens a lane to the peer as an honest agent would.
     pub(crate) async fn lane(&mut self) -> (Lane, u16) {
         self.say(words::lanes_wanted(1)).await;
         loop {
@@ -179,12 +179,12 @@ impl Hostile {
     }
 }
 
-/// A good ask for the route from rank 0 to rank 0.
+/// Returns a valid ask for the route from rank 0 to rank 0.
 pub(crate) fn ask(number: u8, claims: &Claims, key: &TicketKey, request: u64) -> Ask {
     ask_with(number, mint(key, claims), request)
 }
 
-/// The same with a ticket that is there already.
+/// Like `ask`, with an existing ticket.
 pub(crate) fn ask_with(number: u8, ticket: Ticket, request: u64) -> Ask {
     let (src, dst) = (Side::Prefill.deployment(), Side::Decode.deployment());
     let of = Request::tokens(TOKENS);

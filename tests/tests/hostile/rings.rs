@@ -1,4 +1,4 @@
-//! Rings that are handed over to an agent, and are not what they have to be.
+//! Rings that are handed over to an agent and are malformed.
 
 use std::os::fd::OwnedFd;
 
@@ -14,7 +14,7 @@ use crate::peer::Hostile;
 use crate::source::{Source, commit, failure, halves, is_broken_by};
 use crate::town::{Destination, Town};
 
-/// The shape that agents give their rings, and the bytes of one.
+/// The number and the size of the slots that agents give their rings. A ring also has a page for each end.
 const SHAPE: (u32, u32) = (8, 256 << 10);
 const BYTES: u64 = 8 * (256 << 10) + 8192;
 
@@ -25,7 +25,7 @@ async fn offer(hostile: &mut Hostile, ask: &Ask, (socket, token): (String, (Nonc
     hostile.say(words::ring_offered(&socket, token)).await;
 }
 
-/// One of each kind; the tests of the handover have all that can be wrong with an offer.
+/// One malformed offer of each kind. The tests of the handover have all variants.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ring_that_is_not_as_announced_is_never_used() {
     let to = Destination::in_a(Town::new());

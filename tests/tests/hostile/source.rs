@@ -1,4 +1,4 @@
-//! A source that says what it likes, to an agent that pulls from it.
+//! A source that can send anything to an agent that pulls from it.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use transload_tests::words;
 use transload_transfer::internal::handover::{Limits, Listener};
 use transload_transfer::internal::quic::{DataSender, Endpoints, Lane};
 use transload_transfer::internal::ring::random_token;
-use transload_transfer::internal::staging::{Producer, RingShape};
+use transload_transfer::internal::slots::{Producer, RingShape};
 use transload_transfer::plan::ids::{DeploymentDigest, Nonce};
 use transload_transfer::wire::Failure;
 use transload_transfer::wire::internal::stream::{StreamHeader, StreamTrailer};
@@ -23,10 +23,10 @@ use transload_transfer::{
 use crate::peer::Hostile;
 use crate::town::{Destination, PATIENCE, Town, issue};
 
-/// A source that listens as an agent of its own, so that nobody knows it from before.
+/// A source that listens as an agent of its own, so that no peer knows it from before.
 pub(crate) struct Source {
     pub(crate) endpoints: Endpoints,
-    /// How long a pull from it may take.
+    /// The time limit of a pull from it.
     pub(crate) timeout: Duration,
     name: String,
 }
@@ -40,7 +40,7 @@ impl Source {
         Self { endpoints, timeout, name }
     }
 
-    /// A ticket by which to find it, as the owner of `side`.
+    /// Returns a ticket that leads to this source, as the owner of `side`.
     pub(crate) fn ticket(&self, to: &Destination, side: Side, request: u64, direction: Direction) -> Ticket {
         let address = RankAddress {
             agent: AgentId::new(&self.name).unwrap(),
@@ -55,7 +55,7 @@ impl Source {
         mint(&to.agent.ticket_key(), &claims)
     }
 
-    /// Has an agent pull from it, and answers each of its asks so.
+    /// Makes an agent pull from it, and answers each of its asks this way.
     pub(crate) async fn pulled(
         &self,
         to: &Destination,
@@ -73,7 +73,7 @@ impl Source {
         }
     }
 
-    /// Greets one after the other as `side`, and answers each ask so.
+    /// Greets one agent after another as `side`, and answers each ask this way.
     pub(crate) async fn serve(&self, side: Side, mut answer: impl AsyncFnMut(&mut Hostile, Ask)) {
         while let Some(mut hostile) = Hostile::visited(&self.endpoints, side).await {
             while let Some(ask) = hostile.asked().await {
@@ -83,7 +83,7 @@ impl Source {
     }
 }
 
-/// Why a pull or a push has failed; it must have.
+/// Returns the reason why a pull or push failed; it must have failed.
 pub(crate) fn failure<T: std::fmt::Debug>(result: Result<T, TransferError>) -> Failure {
     match result {
         Err(TransferError::Job(JobError::Failed { failure, .. })) => failure,
@@ -91,19 +91,19 @@ pub(crate) fn failure<T: std::fmt::Debug>(result: Result<T, TransferError>) -> F
     }
 }
 
-/// Whether a stream broke off, or a copy, for a reason in which these words are.
+/// Returns whether a stream broke off, or a copy, for a reason in which these words are.
 pub(crate) fn is_broken_by(failure: &Failure, words: &str) -> bool {
     matches!(failure, Failure::StreamBroken { why } if why.to_string().contains(words))
 }
 
-/// How many bytes a route has.
+/// Returns how many bytes a route has.
 pub(crate) fn route_bytes(ask: &Ask) -> u64 {
     let (src, dst) = (Side::Prefill.deployment(), Side::Decode.deployment());
     let plan = Plan::compile(&src, &dst, &Request::tokens(TOKENS)).unwrap();
     plan.route_bytes(plan.route(ask.source, ask.destination).unwrap())
 }
 
-/// What bytes leave by.
+/// The path of the bytes.
 pub(crate) enum Way {
     Lane(Lane),
     Ring(Producer),
@@ -170,7 +170,7 @@ impl Way {
         }
     }
 
-    /// Sends a stream a byte at a time, for as long as anybody takes it.
+    /// Sends a stream one byte at a time, as long as it is read.
     pub(crate) async fn trickle(&mut self, stream: Stream) {
         let bytes = stream.bytes();
         let each = Duration::from_millis(20);
@@ -213,21 +213,21 @@ impl Way {
     }
 }
 
-/// One stream, as it is sent.
+/// A stream to be sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Stream {
     pub(crate) header: StreamHeader,
-    /// How many bytes follow, all of them [`FILL`].
+    /// The number of bytes that follow, all of them [`FILL`].
     pub(crate) sent: usize,
     pub(crate) trailer: StreamTrailer,
     pub(crate) behind: usize,
 }
 
-/// What hostile sources send.
+/// The byte that hostile sources send.
 pub(crate) const FILL: u8 = 0xEE;
 
 impl Stream {
-    /// All of a route, as an honest source would send it.
+    /// Makes the whole stream of a route, as an honest source would send it.
     pub(crate) fn whole(ask: &Ask) -> Self {
         let length = route_bytes(ask);
         let mut sum = transload_transfer::memory::copy::Crc32c::new();
@@ -248,7 +248,7 @@ impl Stream {
         bytes
     }
 
-    /// Its number on a ring: any that was not used before.
+    /// Returns its number on a ring, any that was not used before.
     fn tag(&self) -> u64 {
         let transfer = self.header.transfer.0;
         let transfer = u64::from_le_bytes(std::array::from_fn(|i| transfer[i]));
@@ -256,7 +256,7 @@ impl Stream {
     }
 }
 
-/// A token as it travels.
+/// Splits a token into the halves in which it travels.
 pub(crate) fn halves(token: &[u8; 32]) -> (Nonce, Nonce) {
     let half = |at: usize| Nonce(std::array::from_fn(|i| token[at + i]));
     (half(0), half(16))

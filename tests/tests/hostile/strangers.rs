@@ -17,7 +17,8 @@ use crate::town::{RANKS, Town, issue, owners_claims};
 /// The first bits of a packet that has an address prove itself (RFC 9000, section 17.2.5).
 const RETRY: u8 = 0xf0;
 
-/// Passes packets to a server and nothing back but what proves the address: so handshakes stop before any certificate.
+/// Passes packets to a server, and nothing back except what proves the address, so handshakes stop before any
+/// certificate.
 struct Gag {
     addr: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -72,7 +73,7 @@ impl Drop for Gag {
     }
 }
 
-/// At the control port and at all lanes, from the address that honest agents have too.
+/// Strangers connect to the control port and to all lanes, from the address of honest agents.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lock_no_new_agent_out() {
     let town = Town::new();

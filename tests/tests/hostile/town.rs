@@ -1,4 +1,4 @@
-//! What every test here begins with: an owner of leases, and an ordinary peer beside it.
+//! The setup of every test here: an owner of leases, and an ordinary peer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use transload_transfer::{
     Agent, Authority, Claims, ClusterName, Direction, Identity, Incarnation, LeaseSetId, Roles, ServiceName,
 };
 
-/// Longer than anything takes here.
+/// A time limit that nothing here reaches.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An owner of leases, and an ordinary peer that pulls from it all the time.
@@ -21,7 +21,7 @@ pub(crate) struct Town {
     pub(crate) authority: Authority,
     pub(crate) owner: Agent,
     pub(crate) owner_cache: Cache,
-    /// How many requests the ordinary peer has pulled.
+    /// The number of requests that the ordinary peer has pulled.
     served: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     ordinary: tokio::task::JoinHandle<()>,
@@ -84,7 +84,7 @@ impl Destination {
         Self { town, agent, cache, origins: Origins::new() }
     }
 
-    /// No canary was touched, and nothing is written any more.
+    /// Checks that no canary was touched, and that nothing is written any more.
     pub(crate) async fn is_quiet(&self, request: u64) {
         let sum = self.cache.checksum();
         self.origins.check_canaries(&self.cache, request).unwrap();
@@ -92,7 +92,7 @@ impl Destination {
         assert_eq!(self.cache.checksum(), sum, "written after the end");
     }
 
-    /// Nothing is left of what was under way, nor of those who are gone; and the town is well.
+    /// Checks that no state is left of transfers and peers that ended, and that the others still work.
     pub(crate) async fn stays_well(self) {
         idle(&self.agent).await;
         self.agent.shutdown(Duration::from_secs(1)).await;
@@ -103,7 +103,7 @@ impl Destination {
 /// All ranks of the decode side.
 pub(crate) const RANKS: [Rank; 4] = [Rank(0), Rank(1), Rank(2), Rank(3)];
 
-/// Who leases and pulls request 2 (whose content the owner's memory holds) over and over.
+/// An ordinary peer that leases and pulls request 2 again and again. The owner's memory has its content.
 struct Ordinary {
     owner: Agent,
     served: Arc<AtomicU64>,

@@ -1,4 +1,4 @@
-//! Transfers that never stand still and never end: a byte at a time.
+//! Transfers that always make progress and never end: a byte at a time.
 
 use std::time::Duration;
 

@@ -14,13 +14,13 @@ use crate::siege::Siege;
 pub(crate) struct Blow {
     /// Requests that have passed so far.
     requests: u64,
-    /// How long the last one took, once that says how long the next one takes.
+    /// The time that the last transfer took, from which the moment in the next one is drawn.
     took: Option<Duration>,
     killer: Option<Killer>,
 }
 
 impl Blow {
-    /// A request begins, now. If it is the one, some of the peers will not see its end.
+    /// Records that a request begins now. If the kill is planned for this one, some of the peers will not see its end.
     pub(crate) fn begin<const N: usize>(&mut self, siege: &Siege, peers: [&Peer; N]) -> Instant {
         if let Some(took) = self.took.take() {
             self.killer = Some(siege.kill(peers, took));
@@ -28,7 +28,7 @@ impl Blow {
         Instant::now()
     }
 
-    /// A request that began then has passed.
+    /// Records that a request that began then has ended.
     pub(crate) fn pass(&mut self, began: Instant) {
         if self.killer.is_none() {
             self.requests += 1;
@@ -37,7 +37,7 @@ impl Blow {
         }
     }
 
-    /// Whether it is due, or has fallen.
+    /// Returns whether it is due, or has fallen.
     pub(crate) fn is_due(&self) -> bool {
         self.killer.is_some()
     }
@@ -46,7 +46,7 @@ impl Blow {
         self.killer.as_ref().is_some_and(Killer::is_done)
     }
 
-    /// Waits for it; whom it has hit.
+    /// Waits for it, and returns the processes that it killed.
     pub(crate) fn victims(self) -> Vec<u32> {
         self.killer.expect("no round ends without it").wait()
     }

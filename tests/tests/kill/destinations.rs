@@ -17,7 +17,7 @@ fn destinations_survive_their_sources() {
     destinations_survive(&Siege::new(1, None), &[&RANKS[..2], &RANKS[2..]]);
 }
 
-/// One agent pulls from both, over a ring from each.
+/// One agent pulls from both sources, over a ring from each.
 #[test]
 fn a_destination_of_two_rings_survives_its_sources() {
     destinations_survive(&Siege::new(4, Some(Path::RING)), &[&RANKS]);

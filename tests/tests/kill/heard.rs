@@ -1,5 +1,5 @@
-//! Sources that die in the midst of a load are heard of at once, whatever the patience with those that are silent; and sources
-//! that stand still for a while are waited for.
+//! The death of a source during a load is noticed at once, however long silent sources are waited for. Sources that pause
+//! for a while are waited for.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::peer::Peer;
 use crate::request::RANKS;
 use crate::siege::{Siege, choose_path};
 
-/// A load takes nothing like it, and silence is not noticed before.
+/// A time limit far above that of a load. Silence is not noticed earlier.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A load in its midst: the first layer has come, and the source has the others only when it is told to.
+/// A load that is half done: the first layer has arrived, and the source waits for a command to compute the others.
 struct Load {
     agent: Agent,
     cache: Cache,
@@ -59,7 +59,7 @@ impl Load {
         kill_process(source, signal).unwrap();
     }
 
-    /// Ends both sides; those among the `victims` as they have been ended.
+    /// Ends both sides, and checks that the `victims` ended by the signal.
     async fn end(self, victims: &[u32]) {
         self.source.ended(victims, 0);
         self.agent.shutdown(Duration::from_secs(1)).await;
@@ -72,7 +72,7 @@ pub(crate) fn a_source_that_dies_is_heard_of(siege: Siege) {
     });
 }
 
-/// Has a source get a signal in the midst of a load, and looks at why it is given up then.
+/// Sends a signal to a source during a load, and checks the reason for which the load then fails.
 fn a_source_is_given_up(mut siege: Siege, patience: Duration, by: Signal, why: fn(u16) -> String) {
     siege.patience = Some(patience);
     siege.lay(async || {
@@ -100,14 +100,14 @@ fn a_source_that_dies_is_heard_of_over_a_ring() {
     a_source_that_dies_is_heard_of(Siege::new(6, Some(Path::RING)));
 }
 
-/// It says no more than a machine that has vanished.
+/// A stopped process sends as little as a machine that has vanished.
 #[test]
 fn a_source_that_stands_still_for_too_long_is_given_up() {
     let (siege, patience) = (Siege::new(8, Some(Path::RING)), Duration::from_secs(2));
     a_source_is_given_up(siege, patience, Signal::STOP, |port| format!("127.0.0.1:{port} has not answered within 2s"));
 }
 
-/// With the patience of vLLM's connector.
+/// The time limits are those of vLLM's connector.
 #[test]
 fn sources_that_stand_still_are_waited_for() {
     let mut siege = Siege::new(7, None);

@@ -1,4 +1,4 @@
-//! Openings survive who pushes into them.
+//! Write leases survive the death of the process that pushes into them.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::peer::Peer;
 use crate::request::{RANKS, ends, nothing_is_written, open};
 use crate::siege::Siege;
 
-/// Another process pushes into what this one has opened, and dies.
+/// Another process pushes into this one's write leases, and dies.
 #[test]
 fn an_opening_survives_who_pushes_into_it() {
     let siege = Siege::new(3, None);

@@ -1,4 +1,4 @@
-//! The other process: leases what it is told to, or pulls or pushes, until its input ends.
+//! The other process: it leases, pulls or pushes on command, until its input ends.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use transload_transfer::{Agent, Direction, Incarnation, Lease, PullReport, PullR
 use crate::request::{ends, kind, open};
 use crate::siege::{choose_path, load, options, took_path};
 
-/// What befalls a GPU in the midst of the next transfer.
+/// The fault of a GPU during the next transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It stands still, which this process says then.
+    /// The GPU stalls, and the process reports that.
     Holds,
-    /// It is lost to this process.
+    /// The GPU is lost to this process.
     Loses,
 }
 
-/// What a driver gives where a kernel has failed: the context is of no use any more.
+/// The driver's error after a kernel has failed, when the context cannot be used any more.
 const LAUNCH_FAILED: u32 = 719;
 
 impl Fault {

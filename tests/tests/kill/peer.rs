@@ -1,4 +1,4 @@
-//! Another process with an agent, as this one sees it.
+//! Another process with an agent, as seen by the test's process.
 
 use transload_layout::Rank;
 use transload_tests::process::Other;
@@ -47,27 +47,27 @@ impl Peer {
         }
     }
 
-    /// Its number, to be killed by.
+    /// Returns the process id.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// `kill -9`, now.
+    /// Kills the process with `kill -9`.
     pub(crate) fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Says a line to it. Nothing where it is dead.
+    /// Sends a line to the process, unless it is dead.
     pub(crate) fn say(&mut self, line: &str) {
         self.process.say(line);
     }
 
-    /// The next line that it says; `None` once it is dead.
+    /// Returns the next line that it says; `None` once it is dead.
     pub(crate) async fn hear(&mut self) -> Option<String> {
         self.process.hear().await
     }
 
-    /// One that was not killed has to end in good order.
+    /// Checks that a process which was not killed ends normally.
     pub(crate) fn ended(self, victims: &[u32], round: u64) {
         if !victims.contains(&self.process.id()) {
             assert!(self.process.ended(), "round {round}: {} was not content", self.name);

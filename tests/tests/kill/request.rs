@@ -9,10 +9,10 @@ use transload_transfer::{Agent, Direction, JobError, Lease, LeaseEnd, LeaseOutco
 
 pub(crate) const RANKS: [Rank; 4] = [Rank(0), Rank(1), Rank(2), Rank(3)];
 
-/// By when a survivor knows, whatever has happened; its jobs themselves would give up a second later.
+/// The time within which a survivor must know. Its jobs would fail by themselves a second later.
 pub(crate) const SOON: Duration = Duration::from_secs(7);
 
-/// How long something that is late is waited for.
+/// The time that late writes get to appear.
 const LATE: Duration = Duration::from_millis(150);
 
 /// Leases the blocks of a request, or opens them.
@@ -46,7 +46,7 @@ pub(crate) async fn ends(leases: Vec<Lease>, cache: &Cache, request: u64) -> Str
     news.to_string()
 }
 
-/// The kind of an error that a dead peer, or a lost GPU, may lead to.
+/// Returns the kind of an error that a dead peer, or a lost GPU, may lead to.
 pub(crate) fn kind(error: &TransferError) -> String {
     match error {
         TransferError::Job(JobError::Unreachable { .. }) => "unreachable".to_owned(),
@@ -57,7 +57,7 @@ pub(crate) fn kind(error: &TransferError) -> String {
     }
 }
 
-/// Nothing is written any more, however late it comes.
+/// Checks that nothing is written any more, even late.
 pub(crate) async fn nothing_is_written(cache: &Cache, round: u64) {
     let sum = cache.checksum();
     sleep(LATE).await;

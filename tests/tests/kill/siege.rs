@@ -1,4 +1,4 @@
-//! What all rounds of a test share.
+//! The setup and the checks that all rounds of a test share.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -18,8 +18,7 @@ use transload_transfer::{
 use crate::blow::Killer;
 use crate::peer::Peer;
 
-/// Rounds before anything is counted: what they open for good (files of the system, stacks that are
-/// kept) is not a leak.
+/// The rounds before anything is counted. What they allocate for good (the system's files, kept stacks) is not a leak.
 const WARM: u64 = 2;
 
 /// Threads that have mapped a ring stay for another ten seconds in case that there is more to do.
@@ -27,17 +26,17 @@ const WARM: u64 = 2;
 /// one in the end, when there must be none.
 const IDLE_THREADS: usize = 6;
 
-/// How many rounds an ordinary run takes, in each of the tests; each is about two seconds.
+/// The number of rounds of an ordinary run, for each test. A round takes about two seconds.
 const ROUNDS: u64 = 3;
 
-/// Has a transfer take this path, and no other.
+/// Makes a transfer take this path and no other.
 pub(crate) fn choose_path(path: Option<wire::Path>, request: &mut PullRequest) {
     if let Some(path) = path {
         request.paths = path.into();
     }
 }
 
-/// Whether all bytes have taken the path that they were to take.
+/// Returns whether all bytes have taken the path that they were to take.
 pub(crate) fn took_path(path: Option<wire::Path>, report: &PullReport) -> Result<(), String> {
     let mut taken = report.routes.iter().map(|route| route.path);
     match path {
@@ -46,13 +45,13 @@ pub(crate) fn took_path(path: Option<wire::Path>, report: &PullReport) -> Result
     }
 }
 
-/// One test: its cluster, its seed, and what was there before.
+/// One test: its cluster, its seed, and the resources counted before.
 pub(crate) struct Siege {
     /// The one path that all transfers take.
     pub(crate) path: Option<wire::Path>,
-    /// Where all caches are, also those of the others.
+    /// The GPU that has all caches, even those of other processes.
     pub(crate) gpu: Option<Gpu>,
-    /// How long everybody waits for a peer; far less than elsewhere without one.
+    /// The time for which all agents wait for a peer; far shorter than the default.
     pub(crate) patience: Option<Duration>,
     pub(crate) folder: TempDir,
     chance: Cell<u64>,
@@ -64,7 +63,7 @@ pub(crate) struct Siege {
 }
 
 impl Siege {
-    /// Of transfers that take all the paths that there are in turn, or one of them.
+    /// Makes a test whose transfers take this path, or all paths in turn.
     pub(crate) fn new(test: u64, path: Option<wire::Path>) -> Self {
         let folder = TempDir::new().unwrap();
         let authority = Authority::new(ClusterName::new(CLUSTER).unwrap()).unwrap();
@@ -89,12 +88,12 @@ impl Siege {
         }
     }
 
-    /// Of transfers between caches on a GPU, which take this path.
+    /// Makes a test of transfers between caches on a GPU, over this path.
     pub(crate) fn on_gpu(test: u64, path: wire::Path) -> Self {
         Self { gpu: Some(Gpu::open(0).unwrap()), ..Self::new(test, Some(path)) }
     }
 
-    /// Runs a test with a runtime of its own, and counts what it leaves.
+    /// Runs a test in its own runtime, and counts what it leaves behind.
     pub(crate) fn lay(&self, test: impl AsyncFnOnce()) {
         let _one_at_a_time = alone();
         let began = Instant::now();
@@ -117,7 +116,7 @@ impl Siege {
         0..warm + number("TRANSLOAD_TEST_KILLS", ROUNDS)
     }
 
-    /// Whether it counts what the process holds. The driver of a GPU opens and keeps what it likes, when it likes.
+    /// Returns whether resources are counted. With a GPU they are not, since its driver opens files at any time.
     fn counts(&self) -> bool {
         self.gpu.is_none()
     }
@@ -128,13 +127,13 @@ impl Siege {
         cache.agent(identity, ranks, Incarnation::new(1, 1), options(self.patience))
     }
 
-    /// A new life.
+    /// Returns the number of a new life.
     pub(crate) fn incarnation(&self) -> Incarnation {
         self.lives.set(self.lives.get() + 1);
         Incarnation::new(self.lives.get(), self.draw())
     }
 
-    /// A new request.
+    /// Returns the number of a new request.
     pub(crate) fn request(&self) -> u64 {
         loop {
             self.requests.set(self.requests.get() + 1);
@@ -177,7 +176,7 @@ impl Siege {
         self.news.set(all);
     }
 
-    /// Nothing more is there after a round than there was after the first ones.
+    /// Checks that a round leaves no more behind than the first ones did.
     pub(crate) fn over(&self, round: u64) {
         match self.before.get() {
             _ if !self.counts() => {}
@@ -197,7 +196,7 @@ impl Siege {
     }
 }
 
-/// Settings with so much patience.
+/// Returns settings with this time limit for peers.
 pub(crate) fn options(patience: Option<Duration>) -> AgentOptions {
     let Some(patience) = patience else {
         return impatient();
@@ -212,7 +211,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     asked.and_then(|n| n.parse().ok()).unwrap_or(otherwise)
 }
 
-/// The identity of one of the agents, out of the folder of a test.
+/// Returns the identity of one of the agents, out of the folder of a test.
 pub(crate) fn load(folder: &Path, name: &str) -> Identity {
     Identity::load_agent(folder, &ServiceName::new(name).unwrap()).unwrap()
 }

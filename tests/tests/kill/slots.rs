@@ -1,5 +1,5 @@
-//! A process survives another one whose GPU has slots of their ring: one that is killed while it stands still there, and one
-//! that has lost it. On the fake driver, which stands still on command.
+//! A process survives another one whose GPU uses slots of their ring: one is killed while its GPU stalls, and one loses
+//! its GPU. It uses the fake driver, which stalls on command.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::peer::Peer;
 use crate::request::{RANKS, SOON, ends, kind, nothing_is_written, open};
 use crate::siege::{Siege, choose_path};
 
-/// What becomes of three others, one after the other.
+/// The faults of three other processes, one after another.
 const FAULTS: [Option<Fault>; 3] = [Some(Fault::Holds), Some(Fault::Loses), None];
 
-/// Operations of a GPU take long enough for it to stand still in their midst.
+/// Makes operations of a GPU slow enough to stall in the middle.
 const SLOW: &[(&str, &str)] = &[("FAKE_CUDA_DELAY_US", "3000")];
 
 /// This process sends to the others.
@@ -105,7 +105,7 @@ fn a_destination_survives(test: u64, path: Path) {
     });
 }
 
-/// A peer that is dead says nothing; one that has lost its GPU says that.
+/// Checks that a dead peer sends nothing, and that one that has lost its GPU reports it.
 fn is_said(fault: Fault, error: &TransferError) {
     match fault {
         Fault::Holds => drop(kind(error)),

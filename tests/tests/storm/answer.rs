@@ -1,4 +1,4 @@
-//! What a client reads: HTTP/1.1, taken as strictly as it is written.
+//! Reads HTTP/1.1 answers as a client, strictly.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,12 +15,12 @@ use transload_test_servers::{Message, PATIENCE};
 /// A client's connection.
 pub(crate) struct Connection(BufReader<Sips>);
 
-/// What a client has got for a request.
+/// The part of an answer that a client has received.
 #[derive(Debug)]
 pub(crate) enum Got {
-    /// All that the answer's framing promises.
+    /// A complete message, as its framing promises.
     Whole(Message),
-    /// The connection ended before. So many bytes of the answer had come.
+    /// The connection ended early, after this many bytes of the answer.
     Broken(usize),
 }
 
@@ -36,12 +36,12 @@ impl Connection {
         &mut self.0.get_mut().stream
     }
 
-    /// Reads so many bytes at a time, at first.
+    /// Reads this many bytes at a time, at first.
     pub(crate) fn sip(&mut self, most: usize) {
         self.0.get_mut().most = most;
     }
 
-    /// Reads one answer; tells what is wrong with it otherwise.
+    /// Reads one answer, or returns what is wrong with it.
     pub(crate) async fn answer(&mut self) -> Result<Got, String> {
         let before = self.0.get_ref().read - self.0.buffer().len();
         let read = async {
@@ -69,7 +69,7 @@ impl Connection {
         }
     }
 
-    /// Returns what is there that nobody has asked for.
+    /// Returns bytes that have arrived without a request.
     pub(crate) fn has_more(&self) -> Option<String> {
         let more = self.0.buffer();
         (!more.is_empty()).then(|| String::from_utf8_lossy(&more[..more.len().min(300)]).into_owned())
@@ -82,7 +82,7 @@ struct Sips {
     /// Bytes that are read at a time.
     most: usize,
     pause: Pin<Box<Sleep>>,
-    /// How many were read.
+    /// The number of bytes read.
     read: usize,
 }
 

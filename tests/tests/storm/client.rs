@@ -1,4 +1,4 @@
-//! Clients, and what they think of what they get.
+//! Clients, and their verdicts on the answers they get.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::malformed;
 use super::plan::{Connector, Fault, Mode, Named, Plan, Route, Setting, tokens};
 use super::world::{Counts, Place};
 
-/// What a client does.
+/// The behaviour of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
     /// It waits for each answer.
@@ -27,7 +27,7 @@ enum Manner {
     Pipelines,
     /// It leaves before it has its answer.
     Leaves,
-    /// What it sends is not HTTP, or not quite.
+    /// It sends something that is not HTTP, or not valid.
     Malformed,
 }
 
@@ -66,7 +66,7 @@ pub(crate) async fn visit(place: &Place, mut chance: Chance, first: u64) -> Coun
     counts
 }
 
-/// How many requests a visit may make.
+/// The most requests of a visit.
 pub(crate) const MOST: u64 = 4;
 
 async fn ask(
@@ -154,7 +154,7 @@ async fn leave(place: &Place, mut connection: Connection, chance: &mut Chance, n
     }
 }
 
-/// The request of a plan, as a client writes it.
+/// Returns the request of a plan, as a client writes it.
 pub(crate) fn request(plan: &Plan, place: &Place, chance: &mut Chance) -> Vec<u8> {
     let path = plan.route.path();
     let mut head = String::new();
@@ -209,7 +209,7 @@ fn body(plan: &Plan, setting: Setting) -> String {
     body.to_string()
 }
 
-/// What a client has got.
+/// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Answer,
@@ -217,7 +217,7 @@ pub(crate) enum Verdict {
     Broken,
 }
 
-/// Decides whether a client may get this; tells what is wrong with it otherwise.
+/// Decides whether a client may get this answer, or returns what is wrong with it.
 pub(crate) fn judge(plan: &Plan, setting: Setting, got: &Got) -> Result<Verdict, String> {
     let may = plan.outcomes(setting);
     let whole = match got {
@@ -249,7 +249,7 @@ pub(crate) fn judge(plan: &Plan, setting: Setting, got: &Got) -> Result<Verdict,
     Err(format!("it may not get {whole:?}, but {may:?}"))
 }
 
-/// Whether these are the tokens of this request and of no other one.
+/// Returns whether these are the tokens of this request and of no other one.
 fn is_answer(plan: &Plan, setting: Setting, content_type: &str, body: &str) -> Result<(), String> {
     let mut answers = Vec::new();
     if plan.stream {

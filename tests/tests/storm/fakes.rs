@@ -11,10 +11,10 @@ use transload_tests::process::{Chance, mix};
 use super::plan::{Asked, Connector, Fault, Plan, Setting, tokens};
 use super::script::{Answer, script};
 
-/// What the decode servers say was cached; a prefill server says something else.
+/// The number of cached tokens that decode servers report. A prefill server reports another one.
 pub(crate) const CACHED_AT_DECODE: u64 = 7;
 
-/// What a prefill server says was cached.
+/// Returns the number of cached tokens that a prefill server reports.
 pub(crate) const fn cached_at_prefill(number: u64) -> u64 {
     1000 + number % 1000
 }
@@ -25,23 +25,23 @@ pub(crate) enum Role {
     Decode,
 }
 
-/// What all servers of a world know.
+/// The facts that all servers of a world share.
 pub(crate) struct Known {
     setting: Setting,
     seed: u64,
-    /// How long servers take, in milliseconds, at most.
+    /// The longest delay of a server, in milliseconds.
     pub(crate) busy: u64,
     requests: Mutex<HashMap<u64, Seen>>,
-    /// What should not have happened.
+    /// The faults that were found.
     faults: Mutex<Vec<String>>,
 }
 
-/// What servers have seen of a request.
+/// The legs that servers have seen of a request.
 #[derive(Debug, Default)]
 struct Seen {
     prefills: usize,
     decodes: usize,
-    /// Its id, the same on all legs.
+    /// The request's id, equal on all legs.
     id: Option<String>,
 }
 
@@ -50,12 +50,12 @@ impl Known {
         Arc::new(Self { setting, seed, busy, requests: Mutex::default(), faults: Mutex::default() })
     }
 
-    /// A client will send this request.
+    /// Records that a client will send this request.
     pub(crate) fn expect(&self, number: u64) {
         self.requests.lock().unwrap().insert(number, Seen::default());
     }
 
-    /// A client has got its answer, or has left.
+    /// Forgets a request whose client has its answer, or has left.
     pub(crate) fn forget(&self, number: u64) {
         self.requests.lock().unwrap().remove(&number);
     }
@@ -133,7 +133,7 @@ fn answer(request: &Message, role: Role, known: &Known) -> Script {
 }
 
 impl Seen {
-    /// All legs of a request have one id.
+    /// Returns a fault if a leg of the request has another id.
     fn id_differs(&mut self, id: &str) -> Option<String> {
         let known = self.id.get_or_insert_with(|| id.to_owned());
         (known != id).then(|| format!("{id} is not {known}, of the other leg"))
@@ -144,7 +144,7 @@ fn plain(status: u16, body: String) -> Answer {
     Answer { status, content_type: "application/json", body }
 }
 
-/// What a server says with a status of its own.
+/// Returns the answer of a server with its own error status.
 pub(crate) fn own(number: u64, role: Role, status: u16) -> String {
     let role = match role {
         Role::Prefill => "prefill",
@@ -188,7 +188,7 @@ fn limit(head: &str, body: &Value) -> u64 {
     body[name].as_u64().unwrap_or(u64::MAX)
 }
 
-/// A decode server's tokens, with a mark that says whether it was given parameters.
+/// Returns a decode server's tokens, with a mark that says whether it was given parameters.
 fn decoded(asked: &Asked, body: &Value, head: &str, known: &Known) -> Answer {
     let number = asked.number;
     let params = &body["kv_transfer_params"];

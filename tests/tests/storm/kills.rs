@@ -1,4 +1,4 @@
-//! Servers that are killed and started again while clients are served: what could be saved is.
+//! Servers that are killed and started again while clients are served. Every request that could be saved is saved.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const SERVERS: usize = 3;
 
 const CLIENTS: u64 = 16;
 
-/// How often a server was killed.
+/// Counts the kills of each server.
 #[derive(Default)]
 struct Kills {
     begun: AtomicU64,
@@ -80,15 +80,15 @@ pub(crate) async fn weather(requests: u64, seed: u64) -> Vec<String> {
     place.known.faults()
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Answered,
-    /// It got an error or nothing, though one server at most has died meanwhile.
+    /// It got an error or nothing, though at most one server died during it.
     Lost,
-    /// It broke off when its client had a part of it.
+    /// It broke off after its client had received a part.
     CutInHalf,
-    /// Several servers have died meanwhile.
+    /// Several servers died during it.
     Unlucky,
 }
 

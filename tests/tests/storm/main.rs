@@ -22,7 +22,7 @@ use transload_test_servers::arguments;
 use self::plan::Setting;
 use self::world::World;
 
-/// What the process runs: all of the program but the three lines of its `main`.
+/// The body of the process: the whole program except the three lines of its `main`.
 #[test]
 #[ignore = "the other process of the tests here"]
 fn other_process() {

@@ -1,4 +1,4 @@
-//! Clients whose requests are not HTTP, or not quite.
+//! Clients whose requests are not HTTP, or not valid.
 
 use tokio::io::AsyncWriteExt;
 use transload_tests::process::Chance;

@@ -1,15 +1,15 @@
-//! What a request asks for, what will go wrong with it, and what its client may see then.
+//! A plan of a request: what it asks for, what will go wrong, and what its client may see then.
 
 use transload_tests::process::Chance;
 
 use super::fakes::Role;
 
-/// How the command is run.
+/// The way in which the command is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) mode: Mode,
     pub(crate) connector: Connector,
-    /// Tokens of a leg, where decodes are chunked.
+    /// The number of tokens of a leg, if decodes are chunked.
     pub(crate) chunk: Option<usize>,
 }
 
@@ -52,18 +52,18 @@ impl Setting {
     ];
 }
 
-/// What a server does with a request.
+/// The behaviour of a server towards a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It answers.
+    /// It answers normally.
     Fine,
     /// It answers in small pieces.
     Slow,
     /// It answers after `103 Early Hints`.
     Hints,
-    /// Its answer is longer than is read whole.
+    /// Its answer is longer than the proxy reads whole.
     Gigantic,
-    /// Behind its answer it sends what nobody has asked for.
+    /// It sends unrequested bytes after its answer.
     Extra,
     /// It resets the connection at once.
     Reset,
@@ -76,17 +76,17 @@ pub(crate) enum Fault {
     CloseInBody,
     /// It never answers.
     Silence,
-    /// It says nothing more in the middle of its answer.
+    /// It stops in the middle of its answer.
     SilenceInBody,
     Redirect,
     Client4xx,
     Server5xx,
-    /// What it sends is not HTTP.
+    /// It sends something that is not HTTP.
     Garbage,
     /// Its body is not JSON.
     NotJson,
     GiganticHead,
-    /// Its framing contradicts itself, or is no framing.
+    /// Its framing contradicts itself, or is invalid.
     WrongLength,
 }
 
@@ -124,7 +124,7 @@ impl Fault {
         Some(Self::ALL.iter().find(|(other, _)| *other == letter)?.1)
     }
 
-    /// Mostly an answer.
+    /// Draws a fault, in most cases none.
     fn draw(chance: &mut Chance) -> Self {
         match chance.below(4) {
             0 => Self::ALL[chance.below(Self::ALL.len() as u64) as usize].1,
@@ -141,7 +141,7 @@ impl Fault {
         matches!(self, Self::Fine | Self::Slow | Self::Hints | Self::Gigantic | Self::Extra)
     }
 
-    /// The status of an answer that is passed as it is.
+    /// Returns the status of an answer that is passed as it is.
     pub(crate) fn status(self) -> Option<u16> {
         match self {
             Self::Redirect => Some(307),
@@ -182,27 +182,27 @@ impl Route {
     }
 }
 
-/// Which prefill server a request names.
+/// The prefill server that a request names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Named {
     Nothing,
-    /// One that refuses connections.
+    /// It names a server that refuses connections.
     Closed,
     One(usize),
 }
 
-/// One request.
+/// A planned request.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// Different for each request of a world.
+    /// A number that is different for each request of a world.
     pub(crate) number: u64,
     pub(crate) route: Route,
     pub(crate) stream: bool,
     pub(crate) named: Named,
-    /// What becomes of the first leg to a prefill server, the second one, and so on; those after the last are fine.
+    /// The faults of the first leg to a prefill server, the second one, and so on. Later legs have none.
     pub(crate) prefill: Vec<Fault>,
     pub(crate) decode: Vec<Fault>,
-    /// How many tokens the answer has.
+    /// The number of tokens in the answer.
     pub(crate) tokens: usize,
     /// The body has `cache_hit_threshold`, and the decode server lacks the prompt.
     pub(crate) misses: bool,
@@ -239,7 +239,7 @@ impl Plan {
         }
     }
 
-    /// What servers need to know of it, as a word that stands in the request.
+    /// Returns the facts that servers need about it, as a word in the request.
     pub(crate) fn word(&self) -> String {
         let letters = |faults: &[Fault]| faults.iter().map(|fault| fault.letter()).collect::<String>();
         format!(
@@ -264,7 +264,7 @@ impl Plan {
         Some(Asked { number, prefill, decode, tokens, misses })
     }
 
-    /// What its client may see.
+    /// Returns the outcomes that its client may see.
     pub(crate) fn outcomes(&self, setting: Setting) -> Outcomes {
         let mut may = Outcomes::default();
         let chunked = setting.chunk.is_some() && self.route == Route::Chat;
@@ -293,7 +293,7 @@ impl Plan {
     }
 }
 
-/// What servers know of a request.
+/// The facts that servers know about a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) number: u64,
@@ -303,16 +303,16 @@ pub(crate) struct Asked {
     pub(crate) misses: bool,
 }
 
-/// What a client may see.
+/// The outcomes that a client may see.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
-    /// Its tokens.
+    /// The answer, with its tokens.
     pub(crate) answer: bool,
     /// An error of the command itself.
     pub(crate) error: bool,
-    /// A break.
+    /// A broken answer.
     pub(crate) broken: bool,
-    /// What a server of this role says with this status.
+    /// A server of this role may answer with this status of its own.
     pub(crate) own: Vec<(Role, u16)>,
 }
 
@@ -323,7 +323,7 @@ impl Outcomes {
     }
 }
 
-/// The text of the answer's tokens from one on.
+/// Returns the text of the answer's tokens from one on.
 pub(crate) fn tokens(number: u64, from: usize, to: usize) -> String {
     (from..to).map(|token| format!("t{number}.{token} ")).collect()
 }

@@ -1,4 +1,4 @@
-//! What a server sends for a request.
+//! The scripts with which servers answer requests.
 
 use transload_test_servers::wire::chunked;
 use transload_test_servers::{End, Script};
@@ -6,26 +6,26 @@ use transload_tests::process::Chance;
 
 use super::plan::Fault;
 
-/// More than `--body-limit` of a world.
+/// A size above the `--body-limit` of a world.
 const GIGANTIC: usize = 1 << 20;
 
-/// An answer as it should be.
+/// A correct answer.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) content_type: &'static str,
     pub(crate) body: String,
 }
 
-/// How an answer's end is told.
+/// The way in which an answer's end is marked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Framing {
     Length,
     Chunks,
-    /// By the end of the connection.
+    /// The end of the connection marks the end.
     End,
 }
 
-/// What a server sends: this answer, with this fault.
+/// Returns the script of a server that sends this answer with this fault.
 pub(crate) fn script(fault: Fault, mut answer: Answer, chance: &mut Chance) -> Script {
     let mut framing = match chance.below(6) {
         0 => Framing::End,

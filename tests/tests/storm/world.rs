@@ -1,4 +1,4 @@
-//! One way to run the command, with its servers and clients.
+//! A world: one way to run the command, with its servers and clients.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use super::client::{self, Verdict};
 use super::fakes::{self, Known, Role};
 use super::plan::{Mode, Setting};
 
-/// Clients at a time.
+/// The number of clients at a time.
 const CLIENTS: usize = 24;
 
-/// How long what has ended may take to be gone: idle connections are kept for 4 s and looked for as often.
+/// The time after which ended requests must be gone. Idle connections are kept for 4 s and checked as often.
 const SETTLED: Duration = Duration::from_secs(40);
 
-/// How much memory the command may have gained between a quarter of the requests and their end, in KiB.
+/// The memory that the command may gain between a quarter of the requests and their end, in KiB.
 const GAINED: u64 = 24 << 10;
 
-/// Where clients find everything.
+/// The addresses that clients need.
 pub(crate) struct Place {
     pub(crate) setting: Setting,
     pub(crate) address: SocketAddr,
     pub(crate) prefill: Vec<SocketAddr>,
-    /// Where nothing listens.
+    /// An address at which nothing listens.
     pub(crate) closed: SocketAddr,
     pub(crate) known: Arc<Known>,
 }
 
-/// What came of requests.
+/// The results of requests.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) answers: u64,
@@ -113,7 +113,7 @@ impl World {
         Self { place: Arc::new(place), process, admin: admin.unwrap(), seed, servers, _closed: closed }
     }
 
-    /// Sends so many requests; what came of them, in a line, and what should not have.
+    /// Sends this many requests. Returns a line of results, and the faults found.
     pub(crate) async fn weather(mut self, requests: u64) -> (String, Vec<String>) {
         let start = Instant::now();
         let files = self.process.open_files();
@@ -150,7 +150,7 @@ impl World {
         (line, faults.into_iter().map(|fault| format!("{setting:?}: {fault}")).collect())
     }
 
-    /// Has clients visit until there were so many requests in all, or faults enough.
+    /// Lets clients visit until there were enough requests in all, or enough faults.
     async fn send(&self, requests: u64, next: &Arc<AtomicU64>, counts: &mut Counts) {
         let mut visits = JoinSet::new();
         while counts.all() < requests && self.place.known.faults().len() < 20 {
@@ -170,7 +170,7 @@ impl World {
         }
     }
 
-    /// Waits until nothing is left of requests; what is left where that takes too long.
+    /// Waits until nothing is left of requests, and returns what is left after a limit.
     async fn settle(&mut self, files: usize) -> Vec<String> {
         // A proxy keeps a connection to each server, for its probes.
         let probes = match self.place.setting.mode {
@@ -199,7 +199,7 @@ impl World {
         }
     }
 
-    /// What `/status` says is in flight.
+    /// Returns the requests in flight according to `/status`.
     async fn in_flight(&self) -> Vec<String> {
         let status = get(self.admin, "/status").await.json();
         let servers = status["servers"].as_array().into_iter().flatten();

@@ -79,7 +79,7 @@ impl State {
     }
 }
 
-/// Checks the beginning that all states share, whatever the model's caches.
+/// Checks the header, which all states share.
 pub(super) fn check_head(bytes: &[u8]) -> Result<(), LlamaError> {
     let mut reader = Reader { bytes, at: 0 };
     head(&mut reader)?;

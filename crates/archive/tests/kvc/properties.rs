@@ -1,4 +1,4 @@
-//! Whatever is written is read.
+//! Every file that is written can be read.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -50,8 +50,8 @@ proptest! {
         prop_assert_eq!([&prefix[..], &payload].concat(), file);
     }
 
-    /// The reader, the CRC or the key detects a changed byte, or what is read changes. The reserved bytes and both
-    /// counts of tokens are exceptions, because they are not read.
+    /// The reader, the CRC or the key detects a changed byte, or the result changes. The reserved bytes and both counts
+    /// of tokens are exceptions, because they are not read.
     #[test]
     fn a_changed_byte_is_noticed(
         draft in drafts(),

@@ -1,4 +1,4 @@
-//! Every input that fuzzing found worth keeping, replayed, and seeds of each kind.
+//! Replays every interesting input that fuzzing has found, and seeds of each kind.
 //!
 //! `TRANSLOAD_BLESS=1` writes the seeds anew after the format has changed.
 

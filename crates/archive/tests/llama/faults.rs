@@ -11,7 +11,7 @@ use transload_test_stores::{Effect, Flaw, Flawed, Plan, at_each_call};
 use crate::oracle::{f16, sorted, tokens};
 use crate::{load, states};
 
-/// Whatever fails, restored states are correct, and later calls work.
+/// After any failure, restored states are correct, and later calls work.
 #[test]
 fn a_call_that_fails_leaves_a_shorter_prefix_at_worst() {
     let (model, own) = (f16(2, 8), tokens(1, 700));

@@ -1,4 +1,4 @@
-//! States that are refused, each with what is wrong.
+//! States that are refused, each with the reason.
 
 use std::sync::Arc;
 

@@ -142,7 +142,7 @@ fn silence_is_no_miss() {
     assert!(objects.has(&[b"one"]).unwrap()[0].is_some());
 }
 
-/// A collection, or a failed save of another thread, came in between. The pieces are put once more.
+/// A collection, or a failed save of another thread, came in between. The pieces are put again.
 #[test]
 fn what_was_collected_before_it_was_published_is_put_again() {
     for (collections, is_put) in [(1, true), (2, false)] {

@@ -209,8 +209,8 @@ fn the_unit_is_the_longest_that_everything_is_a_multiple_of() {
     assert_eq!(unit(&strided(7, 1024), 0), 1);
 }
 
-/// Returns a nest with that many loops at two places, whose destination has the same addresses as the source. With
-/// `far`, the outermost loop leads from one allocation to the next.
+/// Returns a nest of this many loops that runs at two places. Its source and destination offsets are equal. With `far`,
+/// the outermost loop leads from one allocation to the next.
 fn deep(depth: usize, run: u64, far: bool) -> Case {
     let (mut loops, mut reach) = (SmallVec::new(), run);
     for (inside, count) in [3, 1, 2, 2, 1, 2, 1, 2].into_iter().enumerate().take(depth) {

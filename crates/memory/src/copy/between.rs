@@ -13,7 +13,7 @@ use transload_plan::program::Program;
 /// Options of a copy.
 #[derive(Clone, Debug)]
 pub struct CopyOptions {
-    /// At most so many threads, the caller's included (0 counts as 1), and not more than one for each 8 MiB. `None` is
+    /// The most threads, the caller's included (0 counts as 1), and not more than one for each 8 MiB. `None` is
     /// 8, or as many as the machine can run at a time if those are fewer.
     pub threads: Option<usize>,
     /// Whether to sum the bytes as they pass, which costs up to 20 % of the time. False by default.

@@ -38,10 +38,10 @@ pub enum CheckError {
     ReadOnly,
 }
 
-/// What copies may do with the bytes of a memory.
+/// The access of copies to the bytes of a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// Only read them. Scatters into such a memory are refused.
+    /// Copies may only read the bytes. Scatters into such a memory are refused.
     Read,
     /// Read and write them.
     ReadWrite,

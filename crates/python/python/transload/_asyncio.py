@@ -1,4 +1,4 @@
-"""Has a `Completion` awaited in asyncio."""
+"""Lets asyncio await a `Completion`."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Makes the default namespace of engines that name what they keep by tokens alone, out of what computes in this process.
+"""Makes the default namespace of an engine that names its objects only by tokens: from the model, settings and code of this process.
 
 Weights, drafts and adapters are named by what is in their files, which a thread reads in the background, or by a commit of a hub. What
 cannot be seen has to be said by whoever configures the engine, and the log says so.
@@ -21,7 +21,7 @@ from ._digests import look
 log = logging.getLogger(__name__)
 
 class Unseen(Exception):
-    """Nothing here tells what computes; the message says why."""
+    """Raised if the process does not show what it computes. The message says why."""
 
 
 @dataclass(frozen=True)

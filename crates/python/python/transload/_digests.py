@@ -12,7 +12,7 @@ from typing import Callable
 from transload import file_digest
 
 MOST = 4096
-"""So many digests are kept, and the oldest are removed: those of a host's models, whose files are a few hundred each."""
+"""The most digests that are kept; the oldest are removed. A model's files are a few hundred."""
 UNSETTLED_SECONDS = 2.0
 """A file that was changed so short a time ago may be changed again without its times showing it: file systems count
 them in steps, of 2 s at worst. Its digest is not kept."""
@@ -23,7 +23,7 @@ class Stopped(Exception):
 
 
 class Digests:
-    """Makes digests of files: BLAKE3, of all that they hold.
+    """Computes BLAKE3 digests of files, over all their bytes.
 
     A digest is kept for the file that was read: its device, number, size and the times of its last changes. Where one of
     them is another afterwards, what was read is not what is there. Nothing is kept where others could write, nor beside
@@ -81,7 +81,7 @@ class Digests:
             pass
 
     def _is_private(self) -> bool:
-        """Returns whether the folder is this user's, and of nobody else."""
+        """Returns whether the folder belongs to this user and only they can access it."""
         try:
             found = self._folder.lstat()
         except OSError:
@@ -90,13 +90,13 @@ class Digests:
 
 
 def cache_folder() -> Path:
-    """Returns where digests are kept: in the user's cache, as the XDG Base Directory Specification says."""
+    """Returns the folder of the digests: the user's cache, as the XDG Base Directory Specification says."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "transload" / "digests"
 
 
 def look(path: Path) -> tuple[int, ...]:
-    """Returns what tells a file from others and from itself before a change, without reading it."""
+    """Returns what distinguishes a file from other files and from earlier contents, without reading it."""
     found = path.stat()
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 

@@ -12,7 +12,7 @@ TICKET = re.compile(r"tl1\.[A-Za-z0-9_-]{1,4092}")
 
 
 def log_as_vllm_does() -> None:
-    """Has Transload's own records written where vLLM's are."""
+    """Writes Transload's own records where vLLM writes its log."""
     ours, theirs = logging.getLogger("transload"), logging.getLogger("vllm")
     if not ours.handlers:
         ours.handlers, ours.propagate = theirs.handlers, theirs.propagate

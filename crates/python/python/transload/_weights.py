@@ -31,7 +31,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def content(folder: Path, files: list[Path], stop: Callable[[], bool] = lambda: False) -> str:
-    """Returns a digest of all that files of weights hold, and of the config beside them.
+    """Returns a digest of weight files and of the config next to them.
 
     Raises:
         OSError: a file cannot be read, or has changed meanwhile.

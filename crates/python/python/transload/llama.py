@@ -33,8 +33,8 @@ from ._transload import LlamaFound, LlamaStates
 _log = logging.getLogger(__name__)
 
 _HEADER = 32
-"""The mark of the answer's beginning is looked for in so many tokens at the end of a prompt: `<|im_start|>assistant` and what
-templates put behind it have fewer than 10."""
+"""The number of tokens at the end of a prompt in which the mark of the answer's beginning is searched. `<|im_start|>assistant` and what
+templates put after it have fewer than 10."""
 
 _SETTINGS = (
     "type_k type_v attention_type rope_scaling_type rope_freq_base rope_freq_scale yarn_ext_factor"
@@ -273,7 +273,7 @@ def _state(llm: Llama) -> Any:
 
 
 def _identity(llm: Llama, applied: Mapping[str | os.PathLike[str], Any]) -> str:
-    """Returns a digest of all that decides the numbers in the cache, but for the tokens."""
+    """Returns a digest of everything that decides the numbers in the cache, except the tokens."""
     digests = Digests()
 
     def digest(path: str | os.PathLike[str]) -> str:
@@ -301,7 +301,7 @@ def _identity(llm: Llama, applied: Mapping[str | os.PathLike[str], Any]) -> str:
 
 
 def _files(model: str) -> list[str]:
-    """Returns a model's file, or all of one that is split, of which llama.cpp is told the first."""
+    """Returns a model's file, or all parts of a split one. llama.cpp gets only the first."""
     parts = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", model, re.DOTALL)
     if parts is None:
         return [model]

@@ -1,4 +1,4 @@
-//! What the admin address asks of the process.
+//! The parts of the process that the admin address shows.
 
 use std::future::Future;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What the sources find.
+//! The servers that a source of discovery has found.
 
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@ use crate::Role;
 use crate::etcd::{Change, Client, Cluster, EtcdError, LEASE, Pair, WatchAnswer};
 use crate::target::{ServerUrl, ServerUrlError};
 
-/// The silence after which a watch is given up and everything is reread: a dead connection is silent, too.
+/// The silence after which a watch is cancelled and everything is read again, since a dead connection is silent, too.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// The most keys, for both roles together.

@@ -116,7 +116,7 @@ impl Exchange {
         met
     }
 
-    /// Continues with the decode leg, which has what it needs.
+    /// Continues with the decode leg, which now has everything that it needs.
     pub(super) fn go_on(&mut self, mut ahead: Ahead, cached: Option<CachedTokens>, now: Instant) {
         ahead.leg.cached = cached;
         self.state = State::Decoding(ahead.leg);

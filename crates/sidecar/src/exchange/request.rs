@@ -95,7 +95,7 @@ pub(crate) struct Request {
     pub(crate) disaggregated: bool,
     /// Used by SGLang only: the meeting point of the two servers.
     pub(crate) bootstrap: Option<Bootstrap>,
-    /// How the two servers find each other, if both may be asked at once.
+    /// The data with which the two servers find each other, if both may be asked at once.
     pub(crate) meeting: Option<Meeting>,
 }
 

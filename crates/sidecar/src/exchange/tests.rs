@@ -337,7 +337,7 @@ fn meeting(earlier: Option<Arc<Earlier>>) -> Request {
     Request { meeting: Some(Meeting { id: 0xAB, earlier }), ..request(&asked(), true) }
 }
 
-/// A prefill server's answer, of this life of it.
+/// Returns a prefill server's answer, of this life of it.
 fn lent(life: &str) -> Script {
     let mut answer = params();
     answer["kv_transfer_params"]["transload_ticket"] = json!("N");

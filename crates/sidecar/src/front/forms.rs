@@ -31,7 +31,7 @@ enum State {
     Begin,
     Delimited,
     Head,
-    /// Within the content of a part, including the line end before it.
+    /// Inside the content of a part, including the line end before it.
     Content {
         /// The name and content of a field that may contain parameters.
         kept: Option<(String, Vec<u8>)>,

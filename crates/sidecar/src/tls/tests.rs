@@ -32,7 +32,7 @@ impl Authority {
         Self { issuer, folder }
     }
 
-    /// A certificate and its key, in PEM.
+    /// Returns a certificate and its key, in PEM.
     fn sign(&self, change: impl FnOnce(&mut CertificateParams)) -> (String, String) {
         let mut params = CertificateParams::new(["localhost".to_string()]).unwrap();
         change(&mut params);

@@ -11,7 +11,7 @@ use transload_test_servers::{Message, ask, get};
 
 use crate::made_up::{busy, nothing, start};
 
-/// The body as JSON, which it says it is.
+/// Returns the body as JSON, which it says it is.
 fn json_of(answer: &Message) -> Value {
     assert_eq!(answer.one("content-type"), Some("application/json"));
     answer.json()

@@ -160,7 +160,7 @@ pub(crate) struct Seen {
     pub(crate) cut: bool,
     /// `100 Continue` came first.
     pub(crate) continued: bool,
-    /// Nothing: the connection ends without an answer, or the client leaves.
+    /// No answer comes: the connection ends without one, or the client leaves.
     pub(crate) nothing: bool,
 }
 
@@ -223,7 +223,7 @@ impl Default for Leg {
 }
 
 impl Leg {
-    /// An answer that keeps the connection.
+    /// Makes an answer that keeps the connection.
     pub(crate) fn good() -> Self {
         Self { answers: Bytes(b"{}".to_vec()), ..Self::default() }
     }

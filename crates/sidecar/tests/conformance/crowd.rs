@@ -1,4 +1,4 @@
-//! More clients than the sidecar has room for, and slow clients.
+//! Tests with more clients than the sidecar admits, and with slow clients.
 
 use std::process::Command;
 use std::time::Duration;

@@ -15,7 +15,7 @@ fn closing() -> Leg {
     Leg { mute: true, end: End::Close, ..Leg::default() }
 }
 
-/// A client that keeps its connection, so that one thread serves it and uses connections to servers again.
+/// Returns a client that keeps its connection, so that one thread serves it and uses connections to servers again.
 async fn connect(rig: &Rig) -> Client {
     Client::connect(rig.running.addresses()[0]).await
 }

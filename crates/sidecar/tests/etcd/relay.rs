@@ -25,7 +25,7 @@ struct Shared {
     swallowed: AtomicU64,
     next: AtomicU64,
     cuts: AtomicU64,
-    /// Watches are not passed to etcd.
+    /// Whether watches are held back from etcd.
     hold: watch::Sender<bool>,
     held: AtomicU64,
     compactions: AtomicU64,
@@ -91,7 +91,7 @@ impl Relay {
         self.shared.hold.send_replace(false);
     }
 
-    /// The number of times that etcd has answered that the requested revision is compacted.
+    /// Returns the number of times that etcd has answered that the requested revision is compacted.
     pub(crate) fn compactions(&self) -> u64 {
         self.shared.compactions.load(Ordering::SeqCst)
     }

@@ -10,10 +10,10 @@ use crate::collector::Collector;
 /// A text in prompts and secrets that must not be in any span.
 pub(crate) const SECRET: &str = "do-not-tell";
 
-/// What a server does with a request, of which it knows the number and the body: the status and the body of its answer.
+/// Returns the status and the body of a server's answer, from the request's number and body.
 pub(crate) type Answer = fn(usize, &Value) -> (u16, Value);
 
-/// A server that can be held back.
+/// Returns a server that can be held back.
 fn server(answer: Answer) -> Fake {
     Fake::answering(move |number, request| {
         let (status, body) = answer(number, &serde_json::from_slice(&request.body).unwrap_or_default());
@@ -71,7 +71,7 @@ impl Scene {
         Self { prefill, decode, collector, running }
     }
 
-    /// Asks for a chat completion with these headers more, and returns the answer's status once all of it is there.
+    /// Requests a chat completion with these additional headers. Returns the answer's status once the answer is complete.
     pub(crate) async fn chat(&self, headers: &[(&str, &str)]) -> u16 {
         let body = json!({"messages": [{"role": "user", "content": SECRET}], "max_tokens": 4});
         self.ask("/v1/chat/completions", headers, &body).await

@@ -33,7 +33,6 @@
 //!   to it.
 
 mod address;
-mod ahead;
 mod collect;
 mod connection;
 mod failure;
@@ -41,6 +40,7 @@ mod fetch;
 mod inventory;
 mod keys;
 mod pool;
+mod prefetch;
 mod reply;
 mod scan;
 mod store;

@@ -105,7 +105,8 @@ pub(super) struct Starts {
     lengths: BTreeSet<usize>,
 }
 
-/// A filter takes 512 KiB, of which the system allocates only what is touched. A million hashes set 22 % of the bits.
+/// The size of a filter in bits, as a power of two: 512 KiB, of which the system allocates only the touched pages. A
+/// million hashes set 22 % of the bits.
 const FILTER_BITS: u32 = 22;
 
 pub(super) const KEY: usize = 8;

@@ -48,11 +48,11 @@
 //!   that are stored. [`CollectOptions::grace`](super::CollectOptions::grace) must exceed that age by the duration of
 //!   the longest save. Less than twice the age is refused, except zero for a store that is not in use.
 
-mod ahead;
 mod connector;
 mod inventory;
 mod keys;
 mod options;
+mod prefetch;
 mod remote;
 mod store;
 mod writer;

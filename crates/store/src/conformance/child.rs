@@ -23,7 +23,7 @@ use crate::uri::StoreUri;
 pub enum Subject {
     /// A backend in Rust. Items of the [C border](Item::border) are skipped.
     Backend(Box<dyn Fn() -> Result<Arc<dyn Backend>, StoreError> + Send + Sync>),
-    /// The library in this file, whatever its name.
+    /// The library in this file, under any name.
     File(PathBuf, StoreUri),
     /// The library of the URI's scheme, searched where the system looks.
     System(StoreUri),

@@ -1,4 +1,4 @@
-//! The manifests that a child process may have put, so that they are removed whatever happens to the process.
+//! The manifests that a child process may have put. They are removed even if the process dies.
 
 use std::io::{self, Write};
 use std::process::{Child, Command, Stdio};

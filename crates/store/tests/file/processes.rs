@@ -15,7 +15,7 @@ const THREADS: u64 = 4;
 const NAMES: u64 = 6;
 const CHUNKS: u64 = 30;
 
-/// Collections have no grace here. So a save may be told to start again, and a reader may find that the manifest was
+/// Collections have no grace here. So a save may have to start again, and a reader may find that the manifest was
 /// replaced. A manifest that is still the same must have all its chunks.
 #[test]
 fn readers_see_old_or_new_and_never_a_part() {

@@ -13,7 +13,7 @@ use transload_store::export::{Plugin, vtable};
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError, StoreUri};
 use transload_test_stores::forward;
 
-/// `MemoryStore` with a prefetch that shows what was passed to it: it puts the chunks.
+/// A `MemoryStore` whose prefetch puts the requested chunks, to show what was passed to it.
 #[derive(Debug)]
 struct Prefetching(MemoryStore);
 

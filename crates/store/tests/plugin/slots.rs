@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use crate::build::{compile, plugin};
 
-/// A state of so many cells: two layers of f16, eight bytes a row.
+/// Returns a state of this many cells: two layers of f16, eight bytes a row.
 fn state(cells: u32, transposed: bool) -> Vec<u8> {
     let mut words = vec![0xaf14_3cd8, 0, 1, cells];
     words.extend((0..cells).flat_map(|position| [position, 1, 0]));

@@ -30,7 +30,7 @@ fn a_cluster_and_a_sentinel_are_refused_by_name() {
     }
 }
 
-/// The prefix precedes manifest names, whatever characters it contains. Each database is a separate store.
+/// The prefix precedes manifest names, with any characters. Each database is a separate store.
 #[test]
 fn a_prefix_is_part_of_the_names() {
     let server = server!();

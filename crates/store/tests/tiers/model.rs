@@ -1,4 +1,4 @@
-//! Tiers against a simple model: whatever fails in the upper tiers, they behave as one store.
+//! Compares tiers with a simple model: with any failure in the upper tiers, they behave as one store.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -73,7 +73,7 @@ fn what_is_wrong_in_a_part_is_told_without_its_password() {
     let error = open("tier://memory://,redis://:hunter2@host").unwrap_err();
     assert!(matches!(error, StoreError::Uri(UriError::Secret)), "{error}");
     for (uri, told) in [
-        ("tier://memory://,nobody://x", "`nobody` is a scheme of others"),
+        ("tier://memory://,nobody://x", "`nobody` is not a built-in scheme"),
         ("tier://memory://,file://relative", "file:///absolute/path"),
         ("tier://memory://,tier://memory://", "tiers in it"),
         ("tier://", "names no store"),

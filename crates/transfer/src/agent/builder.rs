@@ -226,7 +226,7 @@ impl Builder {
 #[cfg(feature = "cuda")]
 fn path_on_one_gpu(memories: &Memories) -> Option<Box<dyn Provider>> {
     let mut regions = memories.values().flat_map(|groups| groups.iter());
-    let gpu = regions.next()?.later::<transload_cuda::DeviceMemory>()?.gpu();
+    let gpu = regions.next()?.async_memory::<transload_cuda::DeviceMemory>()?.gpu();
     let all = regions.all(|region| region.device() == Some(gpu.ordinal()));
     all.then(|| Box::new(crate::path::device_ring::carrier::DeviceRing::new(gpu)) as Box<dyn Provider>)
 }

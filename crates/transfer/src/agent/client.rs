@@ -7,7 +7,7 @@ use super::driver::{Command, Driver, Setup};
 use super::error::AgentGone;
 use super::promise::Handle;
 
-/// The most commands that wait for the driver. Senders wait while there are so many (back-pressure).
+/// The most commands that wait for the driver. Senders wait while the queue is full (back-pressure).
 const WAITING: usize = 1024;
 
 /// Starts a driver on the control thread. Returns a client for commands, and a sender for dropped handles.

@@ -92,7 +92,7 @@ fn routes(plan: &Plan, local_is_source: bool) -> BTreeMap<Rank, Vec<wire::Route>
     routes
 }
 
-impl wire::Planner for Deployments {
+impl wire::KnownDeployments for Deployments {
     type Blocks = Blocks;
     type Plan = Plan;
 
@@ -158,7 +158,7 @@ pub(super) fn deployment(blocks: u32) -> Deployment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use transload_wire::Planner as _;
+    use transload_wire::KnownDeployments as _;
 
     #[test]
     fn a_connected_peer_is_never_forgotten() {

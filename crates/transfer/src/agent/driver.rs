@@ -449,7 +449,7 @@ impl Driver {
     fn compile(&mut self, ask: PlanAsk) {
         self.counters.metrics.plans += 1;
         let ranks = self.transfers.ranks();
-        let compiling = self.machine.planner().compiling(&ask, ranks);
+        let compiling = self.machine.deployments().compiling(&ask, ranks);
         let event = |plan| DataEvent::Compiled { ask, plan };
         drop(self.compiling.run(compiling, event));
     }

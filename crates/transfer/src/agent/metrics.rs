@@ -136,7 +136,7 @@ pub(super) struct Counters {
     busy_since: Option<Instant>,
 }
 
-/// What the counters need to know of a route in progress.
+/// The state of a route in progress that the counters need.
 #[derive(Debug)]
 pub(super) struct RouteUnderWay {
     /// Whether it belongs to a lease of this agent, and not to its own job.

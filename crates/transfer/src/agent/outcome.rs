@@ -1,4 +1,4 @@
-//! How leases, pulls and pushes end.
+//! The outcomes of leases, pulls and pushes.
 
 use super::error::{LeaseEndError, TransferError};
 use super::promise::CancelOnDrop;

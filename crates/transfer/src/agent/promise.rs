@@ -1,5 +1,5 @@
-//! Promises to users: they are told the end of a lease or a transfer once nothing touches its blocks any more, or once
-//! it is known that memory does not finish its work on them.
+//! Promises to users, which report the end of a lease or a transfer once nothing touches its blocks any more, or once it
+//! is known that memory does not finish its work on them.
 
 use tokio::sync::{mpsc, oneshot};
 

@@ -11,9 +11,9 @@ use transload_layout::{Deployment, Dtype, Group, Spec};
 
 use super::{After, Agent, AgentOptions, Keeper, Lease, LeaseEndError, LeaseOpenError};
 use super::{LeaseRequest, PullRequest, Transfer, TransferError};
-use crate::data::late::LateMemory;
+use crate::data::delayed::DelayedMemory;
 use crate::identity::Authority;
-use crate::path::ring::carrier::staging::RingShape;
+use crate::path::ring::carrier::slots::RingShape;
 use transload_layout::Rank;
 use transload_memory::Memory;
 use transload_plan::content::ContentDigest;
@@ -31,7 +31,7 @@ const CANARY: u8 = 0xCA;
 const LANES: u16 = 2;
 const CONTENT: ContentDigest = ContentDigest([7; 32]);
 
-/// A time limit far above what anything here takes, so that a test that hangs fails.
+/// Fails a test that hangs, with a time limit far above what anything here takes.
 async fn soon<T>(work: impl Future<Output = T>) -> T {
     let done = timeout(Duration::from_secs(60), work).await;
     done.expect("done in time")
@@ -57,7 +57,7 @@ const RING_SLOTS: usize = RingShape::DEFAULT.slots() as usize;
 /// An agent of one rank, and its memory.
 struct Side {
     agent: Agent,
-    memory: LateMemory,
+    memory: DelayedMemory,
     /// The blocks of the request, in order.
     blocks: Vec<u32>,
 }
@@ -73,7 +73,7 @@ impl Side {
             .build()
             .unwrap();
         let memory = Memory::allocate(&[BLOCKS as usize * BLOCK_BYTES]).unwrap();
-        let memory = LateMemory::new(memory);
+        let memory = DelayedMemory::new(memory);
         let mut options = AgentOptions::default();
         options.wire.device_stall = device_stall;
         options.quic.lanes = LANES;
@@ -191,7 +191,7 @@ struct Device {
 }
 
 impl Device {
-    fn new(memory: &LateMemory, mut seed: usize) -> Self {
+    fn new(memory: &DelayedMemory, mut seed: usize) -> Self {
         let (memory, stop) = (memory.clone(), Arc::new(AtomicBool::new(false)));
         let stopped = stop.clone();
         let thread = thread::spawn(move || {
@@ -214,7 +214,7 @@ impl Drop for Device {
     }
 }
 
-fn work_off(memory: &LateMemory) {
+fn work_off(memory: &DelayedMemory) {
     while memory.work(|operations| operations - 1) {}
 }
 

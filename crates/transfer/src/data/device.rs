@@ -5,11 +5,11 @@ use std::{any::Any, ops::Range, ptr::NonNull, sync::Arc};
 use tokio::sync::watch;
 
 use super::{
-    ahead::WINDOW,
+    async_cursor::WINDOW,
+    async_memory::{AsyncMemory, AsyncStream, Room},
     error::ReceiveError,
     fence::Inside,
     intake::Intake,
-    later::{Later, LaterStream, Room},
     operation::{Operation, RegionError},
     region::{Region, RegionCursor},
     route_bytes::RouteCursor,
@@ -27,7 +27,7 @@ use transload_wire::internal::stream::TRAILER;
 
 impl From<DeviceMemory> for Region {
     fn from(memory: DeviceMemory) -> Self {
-        let memory: Arc<dyn Later> = Arc::new(memory);
+        let memory: Arc<dyn AsyncMemory> = Arc::new(memory);
         memory.into()
     }
 }
@@ -48,7 +48,7 @@ impl From<DeviceError> for RegionError {
     }
 }
 
-impl Later for DeviceMemory {
+impl AsyncMemory for DeviceMemory {
     fn extents(&self) -> Vec<u64> {
         let allocations = (0..self.allocations()).filter_map(|number| self.allocation(number));
         allocations.map(|(_, len)| len).collect()
@@ -58,7 +58,7 @@ impl Later for DeviceMemory {
         Some(self.gpu().ordinal())
     }
 
-    fn bind(&self, program: StreamProgram) -> Result<Arc<dyn LaterStream>, RegionError> {
+    fn bind(&self, program: StreamProgram) -> Result<Arc<dyn AsyncStream>, RegionError> {
         Ok(Arc::new(Laid(DeviceStream::new(&program, self)?)))
     }
 
@@ -81,7 +81,7 @@ impl Later for DeviceMemory {
 #[derive(Debug)]
 struct Laid(Arc<DeviceStream>);
 
-impl LaterStream for Laid {
+impl AsyncStream for Laid {
     fn bytes(&self) -> u64 {
         self.0.bytes()
     }
@@ -170,7 +170,7 @@ impl RouteCursor {
 
 /// Moves a cursor over the next bytes, which are the given range of a slot.
 fn pass(cursor: &mut RegionCursor, in_slot: &Range<usize>) -> Result<Moved, RegionError> {
-    if let RegionCursor::Later(cursor) = cursor {
+    if let RegionCursor::Async(cursor) = cursor {
         let stream: Arc<dyn Any + Send + Sync> = cursor.stream.clone();
         if let Ok(laid) = stream.downcast::<Laid>() {
             let start = cursor.pass(in_slot.len());

@@ -122,7 +122,7 @@ impl Outgoing {
         self.inner.changed.notify_waiters();
     }
 
-    /// Allows everything to be read.
+    /// Allows all bytes to be read.
     pub fn open_all(&self) {
         self.open(0..self.inner.bytes.bytes());
     }

@@ -2,7 +2,7 @@
 //!
 //! Agents need four operations: the lengths of its allocations, laying a program over it, gathering the program's next
 //! bytes into a buffer, and scattering bytes from one. Host memory has finished when the call returns. Memory that
-//! takes longer is a [`Later`].
+//! takes longer is an [`AsyncMemory`].
 
 #[cfg(feature = "cuda")]
 use std::any::Any;
@@ -11,9 +11,9 @@ use std::{ops::Range, sync::Arc};
 use tokio::sync::watch;
 
 use super::{
-    ahead::LaterCursor,
+    async_cursor::AsyncCursor,
+    async_memory::{AsyncMemory, AsyncStream},
     fence::Inside,
-    later::{Later, LaterStream},
     operation::{Operation, RegionError},
     shared::SharedMemory,
 };
@@ -28,7 +28,7 @@ pub struct Region(Kind);
 #[derive(Clone, Debug)]
 enum Kind {
     Host(Memory),
-    Later(Arc<dyn Later>),
+    Async(Arc<dyn AsyncMemory>),
 }
 
 impl From<Memory> for Region {
@@ -43,9 +43,9 @@ impl From<&Memory> for Region {
     }
 }
 
-impl From<Arc<dyn Later>> for Region {
-    fn from(memory: Arc<dyn Later>) -> Self {
-        Self(Kind::Later(memory))
+impl From<Arc<dyn AsyncMemory>> for Region {
+    fn from(memory: Arc<dyn AsyncMemory>) -> Self {
+        Self(Kind::Async(memory))
     }
 }
 
@@ -57,7 +57,7 @@ impl Region {
                 let extent = |number| memory.allocation(number).map_or(0, |(_, len)| len as u64);
                 (0..memory.allocations()).map(extent).collect()
             }
-            Kind::Later(memory) => memory.extents(),
+            Kind::Async(memory) => memory.extents(),
         }
     }
 
@@ -65,7 +65,7 @@ impl Region {
     pub fn device(&self) -> Option<u32> {
         match &self.0 {
             Kind::Host(_) => None,
-            Kind::Later(memory) => memory.device(),
+            Kind::Async(memory) => memory.device(),
         }
     }
 
@@ -73,16 +73,16 @@ impl Region {
     pub(crate) fn lost(&self) -> Option<watch::Receiver<bool>> {
         match &self.0 {
             Kind::Host(_) => None,
-            Kind::Later(memory) => Some(memory.lost()),
+            Kind::Async(memory) => Some(memory.lost()),
         }
     }
 
     /// Returns the memory that works asynchronously, if it is of this type.
     #[cfg(feature = "cuda")]
-    pub(crate) fn later<T: Later>(&self) -> Option<&T> {
+    pub(crate) fn async_memory<T: AsyncMemory>(&self) -> Option<&T> {
         match &self.0 {
             Kind::Host(_) => None,
-            Kind::Later(memory) => (memory.as_ref() as &dyn Any).downcast_ref(),
+            Kind::Async(memory) => (memory.as_ref() as &dyn Any).downcast_ref(),
         }
     }
 
@@ -90,7 +90,7 @@ impl Region {
     pub(crate) fn bind(&self, program: StreamProgram) -> Result<RegionStream, RegionError> {
         Ok(match &self.0 {
             Kind::Host(memory) => RegionStream::Host(MemoryStream::new(program, memory.clone())?),
-            Kind::Later(memory) => RegionStream::Later(memory.bind(program)?),
+            Kind::Async(memory) => RegionStream::Async(memory.bind(program)?),
         })
     }
 }
@@ -107,7 +107,7 @@ impl SharedMemory {
         };
         let mut refused = Ok(());
         for region in regions {
-            let Kind::Later(memory) = &region.0 else {
+            let Kind::Async(memory) = &region.0 else {
                 continue;
             };
             // SAFETY: the bytes are the mapping's.
@@ -127,14 +127,14 @@ impl SharedMemory {
 #[derive(Clone, Debug)]
 pub(crate) enum RegionStream {
     Host(MemoryStream),
-    Later(Arc<dyn LaterStream>),
+    Async(Arc<dyn AsyncStream>),
 }
 
 impl RegionStream {
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Host(stream) => stream.bytes(),
-            Self::Later(stream) => stream.bytes(),
+            Self::Async(stream) => stream.bytes(),
         }
     }
 
@@ -142,7 +142,7 @@ impl RegionStream {
     pub(crate) fn cursor(&self, range: Range<u64>) -> Result<RegionCursor, StreamError> {
         Ok(match self {
             Self::Host(stream) => RegionCursor::Host(stream.cursor(range.start)?),
-            Self::Later(stream) => RegionCursor::Later(LaterCursor::new(stream.clone(), range)),
+            Self::Async(stream) => RegionCursor::Async(AsyncCursor::new(stream.clone(), range)),
         })
     }
 }
@@ -151,7 +151,7 @@ impl RegionStream {
 #[derive(Debug)]
 pub(crate) enum RegionCursor {
     Host(Cursor),
-    Later(LaterCursor),
+    Async(AsyncCursor),
 }
 
 impl RegionCursor {
@@ -159,7 +159,7 @@ impl RegionCursor {
     pub(crate) async fn ready(&mut self, inside: &Inside) -> Result<usize, RegionError> {
         match self {
             Self::Host(_) => Ok(usize::MAX),
-            Self::Later(cursor) => cursor.ready(inside).await,
+            Self::Async(cursor) => cursor.ready(inside).await,
         }
     }
 
@@ -172,7 +172,7 @@ impl RegionCursor {
     ) -> Result<(), RegionError> {
         match self {
             Self::Host(cursor) => cursor.gather(out, Some(sum))?,
-            Self::Later(cursor) => {
+            Self::Async(cursor) => {
                 cursor.gather(out, inside).await?;
                 sum.update(out);
             }
@@ -185,7 +185,7 @@ impl RegionCursor {
     pub(crate) async fn scatter(&mut self, bytes: &[u8], sum: &mut Crc32c, inside: &Inside) -> Result<(), RegionError> {
         match self {
             Self::Host(cursor) => cursor.scatter(bytes, Some(sum))?,
-            Self::Later(cursor) => {
+            Self::Async(cursor) => {
                 sum.update(bytes);
                 cursor.scatter(bytes, inside).await?;
             }
@@ -197,7 +197,7 @@ impl RegionCursor {
     pub(crate) fn submit(&mut self, inside: &Inside) -> Vec<Operation<()>> {
         match self {
             Self::Host(_) => Vec::new(),
-            Self::Later(cursor) => cursor.submit(inside),
+            Self::Async(cursor) => cursor.submit(inside),
         }
     }
 }

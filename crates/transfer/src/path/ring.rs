@@ -1,4 +1,4 @@
-//! The path between two processes of one host: a [staging ring](carrier::staging).
+//! The path between two processes of one host: a [staging ring](carrier::slots).
 //!
 //! The source gathers into slots of a memory that both share, the destination scatters from them: two copies, the
 //! second of which reads from the processor's caches. No peer can access another's cache, since a writer that wakes up
@@ -18,7 +18,7 @@
 //!   Producer                 ==slots==>             Consumer
 //! ```
 //!
-//! What the peer writes into shared memory is never trusted: see [`staging`](carrier::staging).
+//! What the peer writes into shared memory is never trusted: see [`slots`](carrier::slots).
 //!
 //! **Threads.** A handover is async, and maps memory on a blocking thread of the runtime in which it is called. Each
 //! end of a ring has a separate thread ([`drive`](carrier::drive)), since it waits for the peer.

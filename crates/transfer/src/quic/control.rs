@@ -48,7 +48,7 @@ pub struct ControlReceiver {
     shared: Arc<Shared>,
     stream: RecvStream,
     frames: FrameReader,
-    /// When the rest of the current frame must have arrived.
+    /// The deadline for the rest of the current frame.
     deadline: Option<Instant>,
 }
 

@@ -14,7 +14,7 @@ use crate::identity::PeerIdentityError;
 pub struct CloseCode(pub(super) u32);
 
 impl CloseCode {
-    /// Nothing is wrong; the connection is not needed any more.
+    /// The connection is not needed any more. This is no error.
     pub const DONE: Self = Self(0);
     /// The process is shutting down.
     pub const SHUTTING_DOWN: Self = Self(1);
@@ -84,7 +84,7 @@ pub enum ConnectionLost {
     /// This side closed the connection.
     #[error("closed on this side")]
     ClosedHere,
-    /// Either QUIC stack gave up the connection.
+    /// One of the two QUIC stacks abandoned the connection.
     #[error("QUIC failed: {reason}")]
     Transport { reason: String },
 }

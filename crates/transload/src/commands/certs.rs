@@ -280,7 +280,7 @@ impl Listing {
             let _ = write!(
                 text,
                 "; its authority expires {}\n a host needs {dir}/ca.pem, {dir}/ticket.key and its agent's two \
-                 files; keep {dir}/ca.key away from hosts",
+                 files; keep {dir}/ca.key off hosts that run engines",
                 utc(expires)
             );
         }

@@ -18,7 +18,7 @@ pub(crate) fn write<W: Write>(to: W, value: &impl Serialize) -> io::Result<()> {
 #[derive(Default)]
 struct Readable {
     pretty: PrettyFormatter<'static>,
-    /// For each open bracket, whether it is that of a list.
+    /// Whether each open bracket is that of a list.
     open: Vec<bool>,
 }
 

@@ -6,7 +6,7 @@ use transload::layout::{Axis, ComponentView, Deployment, Group, Rank};
 #[derive(Debug)]
 pub(super) struct Memory<'a> {
     pub(super) group: &'a Group,
-    /// Which of the ranks that tokens are dealt out to this one is.
+    /// The index of this rank among those that share the tokens of a sequence.
     dcp_rank: u64,
     layers: &'a [u32],
     pub(super) parts: Vec<Part>,

@@ -44,7 +44,7 @@ struct Step {
 struct Axes {
     /// The axes that are equal in all components, the outermost first.
     shared: Vec<Step>,
-    /// For each component its name, its offset, and its other axes.
+    /// The name, the offset and the other axes of each component.
     apart: Vec<(String, u64, Vec<Step>)>,
 }
 

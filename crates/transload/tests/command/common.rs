@@ -27,14 +27,14 @@ impl Ran {
         words.collect::<Vec<_>>().join(" ")
     }
 
-    /// Checks that it has refused what was asked, and why.
+    /// Checks that the command refused the request, and gave this reason.
     #[track_caller]
     pub(crate) fn refused(&self, why: &str) {
         assert_eq!((self.code, self.stdout.as_str()), (Some(2), ""), "{}", self.stderr);
         assert!(self.told().contains(why), "{why}: {}", self.stderr);
     }
 
-    /// Checks that it has not found or done what was asked, and why.
+    /// Checks that the command did not find or do what was requested, and gave this reason.
     #[track_caller]
     pub(crate) fn fails(&self, why: &str) {
         assert_eq!(self.code, Some(1), "{}{}", self.stdout, self.stderr);

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::common::{Ran, typed};
 use serde_json::{Value, json};
 
-/// The folder with the configs of well-known models.
+/// Returns the folder with the configs of well-known models.
 fn configs() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/tests/catalog/configs")
 }

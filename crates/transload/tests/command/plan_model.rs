@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::common::{DST, Ran, SRC, document, pair, typed};
 use serde_json::{Value, json};
 
-/// The folder with the canonical model's config.
+/// Returns the folder with the canonical model's config.
 fn llama() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a folder");
     let config = r#"{"model_type": "llama", "num_hidden_layers": 80, "hidden_size": 8192,
@@ -257,7 +257,7 @@ fn suggestions_say_what_to_change_and_what_that_gains() {
     }
 }
 
-/// What is suggested for the sides of a model.
+/// Returns what is suggested for the sides of a model.
 fn suggested(config: &Path, sides: &str) -> Value {
     let line = format!("plan {} --tokens 64 --format json --suggest {sides}", config.display());
     typed(Path::new("."), &line).json()["suggestions"].clone()

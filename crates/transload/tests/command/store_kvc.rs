@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::common::{Ran, root, transload};
 use serde_json::{Value, json};
 
-/// The folder of the vectors made by erllama.
+/// Returns the folder of the vectors made by erllama.
 fn vectors() -> PathBuf {
     root().join("crates/archive/tests/kvc/vectors")
 }

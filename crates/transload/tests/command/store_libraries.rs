@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::common::{root, typed, typed_with};
 use serde_json::json;
 
-/// A plugin that is compiled from this file.
+/// Returns a plugin that is compiled from this file.
 fn library(folder: &Path, scheme: &str, source: &Path, flags: &[&str]) -> PathBuf {
     let library = folder.join(format!("libkv_store_{scheme}.so"));
     let mut compiler = Command::new("cc");

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::common::{Ran, root, transload};
 use serde_json::json;
 
-/// A file of 20 tokens saved by llama.cpp of llama-cpp-python 0.3.36.
+/// Returns a file of 20 tokens saved by llama.cpp of llama-cpp-python 0.3.36.
 fn vector() -> PathBuf {
     root().join("crates/archive/tests/llama/vectors/tiny.ggsq")
 }

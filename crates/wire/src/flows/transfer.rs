@@ -5,21 +5,22 @@ use std::sync::Arc;
 use super::destination::{Destination, StreamRefusal};
 use super::source::Source;
 use crate::action::Flow;
-use crate::awaited::Awaited;
-use crate::news::{Side, Why};
+use crate::deployments::KnownDeployments;
+use crate::event::{Side, Why};
 use crate::path::PathSet;
 use crate::path::negotiation::Way;
-use crate::planner::{Planned, Planner};
+use crate::plans::Planned;
 use crate::refusal::Failure;
 use crate::stream::StreamHeader;
+use crate::waiting::Awaited;
 
 /// A transfer, and the lease or job that it belongs to. Memory: about 500 bytes, and the streams of [`Destination`].
 #[derive(Debug)]
-pub(crate) struct Transfer<P: Planner> {
+pub(crate) struct Transfer<D: KnownDeployments> {
     /// The description of the transfer for the agent. The transfer ends with the connection that it names.
     pub(crate) flow: Flow,
     /// The plan of the transfer, until the agent takes it.
-    pub(crate) plan: Option<Arc<Planned<P::Plan>>>,
+    pub(crate) plan: Option<Arc<Planned<D::Plan>>>,
     pub(crate) side: Side,
     pub(super) role: Role,
     pub(super) phase: Phase,
@@ -53,11 +54,11 @@ pub(super) enum Phase {
     Fencing(Why),
 }
 
-impl<P: Planner> Transfer<P> {
+impl<D: KnownDeployments> Transfer<D> {
     /// Makes an attempt that is asked for or granted. For a source, `prefilled` says whether everything may be read.
     pub(crate) fn new(
         flow: Flow,
-        plan: Arc<Planned<P::Plan>>,
+        plan: Arc<Planned<D::Plan>>,
         side: Side,
         (way, prefilled): (Way, bool),
         paths: PathSet,

@@ -5,12 +5,12 @@ use transload_plan::content::ContentDigest;
 use transload_plan::ids::{AgentId, ClusterName, DeploymentDigest, Incarnation, Nonce, PlanDigest, Rank, TransferId};
 
 use super::*;
-use crate::awaited::Awaited;
 use crate::message::{Ask, Hello, MAX_DOCUMENT, Message, Notice, NoticeKind};
 use crate::path::negotiation::MAX_WORD;
 use crate::path::{Path, PathSet};
 use crate::refusal::{Difference, Failure, HelloRefusal, Refusal};
 use crate::ticket::{MAX_RANKS, MAX_TICKET, Ticket};
+use crate::waiting::Awaited;
 
 fn ticket() -> Ticket {
     Ticket::from_text(&format!("tl1.{}", "A".repeat(MAX_TICKET - 4))).unwrap()

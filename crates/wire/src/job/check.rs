@@ -7,16 +7,19 @@ use transload_plan::ids::Direction;
 
 use super::spec::JobSpec;
 use crate::context::Context;
+use crate::deployments::KnownDeployments;
 use crate::lease::{LeaseKey, covers};
 use crate::outcome::JobError;
 use crate::path::PathSet;
 use crate::peers::check_life;
-use crate::planner::Planner;
 use crate::ticket::Claims;
 
 /// Checks whether a job may begin. Returns the claims of its ticket, and the write leases that it opens for its owner,
 /// if any. Whether those can be opened is for the lease table to check.
-pub(crate) fn check_job(cx: &Context<impl Planner>, spec: &JobSpec) -> Result<(Claims, BTreeSet<LeaseKey>), JobError> {
+pub(crate) fn check_job(
+    cx: &Context<impl KnownDeployments>,
+    spec: &JobSpec,
+) -> Result<(Claims, BTreeSet<LeaseKey>), JobError> {
     if cx.draining {
         return Err(JobError::ShuttingDown);
     }
@@ -50,7 +53,7 @@ pub(crate) fn check_job(cx: &Context<impl Planner>, spec: &JobSpec) -> Result<(C
 
 /// Checks that a ticket is of another engine. A ticket that names this agent in another life is from before a restart,
 /// which needs no dialling to find out.
-fn check_not_own(cx: &Context<impl Planner>, claims: &Claims) -> Result<(), JobError> {
+fn check_not_own(cx: &Context<impl KnownDeployments>, claims: &Claims) -> Result<(), JobError> {
     let (me, ours) = (&cx.me.agent, (cx.deployment, cx.me.incarnation));
     if claims.ranks.iter().any(|rank| rank.agent == *me) {
         check_life(me, ours, claims)?;
@@ -85,7 +88,7 @@ fn check_codec(spec: &JobSpec, claims: &Claims) -> Result<(), JobError> {
     Err(JobError::Codec { codec, why })
 }
 
-fn check_write_leases(cx: &Context<impl Planner>, spec: &JobSpec) -> Result<BTreeSet<LeaseKey>, JobError> {
+fn check_write_leases(cx: &Context<impl KnownDeployments>, spec: &JobSpec) -> Result<BTreeSet<LeaseKey>, JobError> {
     let Some(into) = &spec.into else {
         return Ok(BTreeSet::new());
     };

@@ -23,12 +23,12 @@ use super::invitees::Invitees;
 use super::spec::JobSpec;
 use super::{Job, Jobs};
 use crate::context::{Context, Timer};
-use crate::ground::Ground;
+use crate::deployments::KnownDeployments;
 use crate::ids::{ConnId, JobId};
 use crate::lease::{LeaseEnd, LeaseKey, LeaseSpec};
+use crate::lower::Lower;
 use crate::message::{Invitation, Message};
 use crate::outcome::{JobError, RouteReport};
-use crate::planner::Planner;
 use crate::refusal::Refusal;
 use crate::roles::Role;
 
@@ -47,24 +47,24 @@ pub(crate) fn write_leases(keys: &BTreeSet<LeaseKey>, spec: &JobSpec) -> Vec<Lea
     leases.collect()
 }
 
-impl<P: Planner> Job<P> {
-    pub(super) fn invite_all(&mut self, g: &mut Ground<'_, P>, id: JobId) -> Result<(), JobError> {
+impl<D: KnownDeployments> Job<D> {
+    pub(super) fn invite_all(&mut self, lower: &mut Lower<'_, D>, id: JobId) -> Result<(), JobError> {
         let addresses: Vec<_> = self.agents().into_iter().cloned().collect();
         for address in addresses {
-            let Some(conn) = g.peers.connection(&address.agent) else {
-                g.peers.want(g.cx, &address);
+            let Some(conn) = lower.peers.connection(&address.agent) else {
+                lower.peers.want(lower.cx, &address);
                 continue;
             };
             let agent = address.agent;
-            if let Err(refusal) = g.peers.permit(conn, Role::Push) {
+            if let Err(refusal) = lower.peers.permit(conn, Role::Push) {
                 return Err(JobError::PushRefused { agent, refusal });
             }
-            self.invite(g.cx, id, &agent, conn);
+            self.invite(lower.cx, id, &agent, conn);
         }
         Ok(())
     }
 
-    fn invite(&mut self, cx: &mut Context<P>, id: JobId, agent: &AgentId, conn: ConnId) {
+    fn invite(&mut self, cx: &mut Context<D>, id: JobId, agent: &AgentId, conn: ConnId) {
         let unheard = self.invited.as_mut().map(|invited| &mut invited.unheard);
         let said = unheard.and_then(|unheard| unheard.get_mut(agent));
         let (Some(said), Some(into)) = (said, &self.spec.into) else {
@@ -86,24 +86,30 @@ impl<P: Planner> Job<P> {
     }
 }
 
-impl<P: Planner> Jobs<P> {
+impl<D: KnownDeployments> Jobs<D> {
     fn invited_mut(&mut self, id: JobId) -> Option<&mut Invitees> {
         self.jobs.get_mut(&id)?.invited.as_mut()
     }
 
     /// Repeats invitations that were sent on a lost connection and not answered, if another connection is left.
-    pub(crate) fn invite_again(&mut self, g: &mut Ground<'_, P>, lost: ConnId) {
-        let unheard = |job: &Job<P>| {
+    pub(crate) fn invite_again(&mut self, lower: &mut Lower<'_, D>, lost: ConnId) {
+        let unheard = |job: &Job<D>| {
             let mut unheard = job.invited.iter().flat_map(|to| to.unheard.values());
             unheard.any(|said| said.on == Some(lost))
         };
         for id in self.like(unheard) {
-            self.advance(g, id);
+            self.advance(lower, id);
         }
     }
 
-    pub(crate) fn on_invited(&mut self, g: &mut Ground<'_, P>, conn: ConnId, id: JobId, outcome: Result<(), Refusal>) {
-        let Some((invited, agent)) = self.invited_mut(id).zip(g.peers.agent(conn)) else {
+    pub(crate) fn on_invited(
+        &mut self,
+        lower: &mut Lower<'_, D>,
+        conn: ConnId,
+        id: JobId,
+        outcome: Result<(), Refusal>,
+    ) {
+        let Some((invited, agent)) = self.invited_mut(id).zip(lower.peers.agent(conn)) else {
             return;
         };
         let agent = agent.clone();
@@ -118,26 +124,26 @@ impl<P: Planner> Jobs<P> {
                     said.on = None;
                     said.busy = said.busy.saturating_add(1);
                     said.pausing = true;
-                    g.cx.after(g.cx.options.pause(said.busy), timer);
+                    lower.cx.after(lower.cx.options.pause(said.busy), timer);
                 }
             }
             outcome => {
                 said.remove();
-                g.cx.timers.clear(&timer);
+                lower.cx.timers.clear(&timer);
                 match outcome {
                     Ok(()) => self.admitted(id),
-                    Err(refusal) => self.stop(g, id, JobError::NotPushed { agent, refusal }),
+                    Err(refusal) => self.stop(lower, id, JobError::NotPushed { agent, refusal }),
                 }
             }
         }
     }
 
-    pub(crate) fn invite_due(&mut self, g: &mut Ground<'_, P>, id: JobId, agent: &AgentId) {
+    pub(crate) fn invite_due(&mut self, lower: &mut Lower<'_, D>, id: JobId, agent: &AgentId) {
         let invited = self.invited_mut(id);
         if let Some(said) = invited.and_then(|invited| invited.unheard.get_mut(agent)) {
             said.pausing = false;
         }
-        self.advance(g, id);
+        self.advance(lower, id);
     }
 
     pub(crate) fn write_lease_landed(&mut self, id: JobId, landed: RouteReport) {
@@ -148,27 +154,27 @@ impl<P: Planner> Jobs<P> {
 
     /// Handles the refusal of a push into a pull's write lease. If the push is the owner's, the pull cannot succeed and
     /// stops now, since the owner's own word of it may never arrive.
-    pub(crate) fn push_refused(&mut self, g: &mut Ground<'_, P>, id: JobId, conn: ConnId, refusal: Refusal) {
-        let Some((job, agent)) = self.jobs.get(&id).zip(g.peers.agent(conn)) else {
+    pub(crate) fn push_refused(&mut self, lower: &mut Lower<'_, D>, id: JobId, conn: ConnId, refusal: Refusal) {
+        let Some((job, agent)) = self.jobs.get(&id).zip(lower.peers.agent(conn)) else {
             return;
         };
-        let owner = g.peers.check_owner(conn, agent, &job.claims);
+        let owner = lower.peers.check_owner(conn, agent, &job.claims);
         if job.wants(agent) && owner.is_ok() {
             let agent = agent.clone();
-            self.stop(g, id, JobError::PushRefused { agent, refusal });
+            self.stop(lower, id, JobError::PushRefused { agent, refusal });
         }
     }
 
     /// Handles the end of a write lease: nothing touches the blocks of its rank any more.
-    pub(crate) fn write_lease_ended(&mut self, g: &mut Ground<'_, P>, id: JobId, key: LeaseKey, end: LeaseEnd) {
+    pub(crate) fn write_lease_ended(&mut self, lower: &mut Lower<'_, D>, id: JobId, key: LeaseKey, end: LeaseEnd) {
         if let Some(invited) = self.invited_mut(id) {
             invited.open.remove(&key);
         }
         match end {
             LeaseEnd::Completed => {}
-            LeaseEnd::Expired => self.timed_out(g, id),
-            end => self.stop(g, id, JobError::LeaseEnded { end }),
+            LeaseEnd::Expired => self.timed_out(lower, id),
+            end => self.stop(lower, id, JobError::LeaseEnded { end }),
         }
-        self.finish_if_over(g.cx, id);
+        self.finish_if_over(lower.cx, id);
     }
 }

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use transload_plan::ids::AgentId;
 
-use crate::awaited::Awaited;
 use crate::context::{Context, Timer};
+use crate::deployments::KnownDeployments;
 use crate::ids::{ConnId, JobId};
 use crate::lease::LeaseKey;
 use crate::outcome::RouteReport;
-use crate::planner::Planner;
 use crate::ticket::Claims;
+use crate::waiting::Awaited;
 
 #[derive(Debug)]
 pub(super) struct Invitees {
@@ -52,7 +52,7 @@ impl Invitees {
     }
 
     /// Returns the routes that have landed, and stops inviting agents.
-    pub(super) fn report<P: Planner>(self, cx: &mut Context<P>, id: JobId) -> Vec<RouteReport> {
+    pub(super) fn report<D: KnownDeployments>(self, cx: &mut Context<D>, id: JobId) -> Vec<RouteReport> {
         for agent in self.unheard.into_keys() {
             cx.timers.clear(&Timer::Invite(id, agent));
         }

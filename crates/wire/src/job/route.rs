@@ -6,12 +6,12 @@ use transload_plan::ids::{Direction, PlanDigest, Rank, TransferId};
 
 use super::spec::JobSpec;
 use crate::action::Flow;
+use crate::event::Why;
 use crate::message::{Ask, Message};
-use crate::news::Why;
 use crate::options::Options;
 use crate::outcome::{JobError, RouteReport};
 use crate::path::{Path, PathSet};
-use crate::planner::Route;
+use crate::plans::Route;
 use crate::refusal::Refusal;
 
 /// The highest attempt number that an owner may report. A lease does not live long enough for more attempts.

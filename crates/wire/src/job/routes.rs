@@ -7,29 +7,30 @@ use transload_plan::ids::{AgentId, Direction, Rank, TransferId};
 use super::route::{JobRoute, RouteState};
 use super::{Job, Jobs};
 use crate::action::{BlocksOf, Flow, Held};
-use crate::awaited::Awaited;
 use crate::context::{Context, Timer};
+use crate::deployments::KnownDeployments;
+use crate::event::{Side, Why};
 use crate::flows::transfer::Transfer;
-use crate::ground::Ground;
 use crate::ids::JobId;
-use crate::news::{Side, Why};
+use crate::lower::Lower;
 use crate::outcome::JobError;
 use crate::owner::check_places_of_one;
 use crate::path::negotiation::Way;
 use crate::path::{Path, PathSet};
-use crate::planner::{PlanAsk, Planned, Planner};
+use crate::plans::{PlanAsk, Planned};
 use crate::refusal::Failure;
 use crate::ticket::RankAddress;
+use crate::waiting::Awaited;
 
-impl<P: Planner> Job<P> {
+impl<D: KnownDeployments> Job<D> {
     pub(super) fn address(&self, route: &JobRoute) -> Option<&RankAddress> {
         self.claims.ranks.get(route.report.peer_rank.0 as usize)
     }
 
     /// Returns the agent of the first route that has not landed, its attempt, and what it waits for if it has none.
-    pub(super) fn first_open(&self, cx: &Context<P>) -> Option<(&AgentId, Option<TransferId>, Awaited)> {
+    pub(super) fn first_open(&self, cx: &Context<D>) -> Option<(&AgentId, Option<TransferId>, Awaited)> {
         if self.plan.is_none() {
-            let idle = match cx.planner.ranks(&self.claims.owner) {
+            let idle = match cx.deployments.ranks(&self.claims.owner) {
                 Some(_) => Awaited::Plan,
                 None => Awaited::Connection,
             };
@@ -56,30 +57,30 @@ impl<P: Planner> Job<P> {
     }
 
     /// Fails all transfers in progress, and makes no further attempts.
-    pub(super) fn stop_routes(&mut self, g: &mut Ground<'_, P>, id: JobId) {
+    pub(super) fn stop_routes(&mut self, lower: &mut Lower<'_, D>, id: JobId) {
         for (i, route) in self.routes.iter_mut().enumerate() {
             if matches!(route.state, RouteState::Pausing { .. }) {
                 route.state = RouteState::Idle;
-                g.cx.timers.clear(&Timer::Route(id, i));
+                lower.cx.timers.clear(&Timer::Route(id, i));
             }
         }
         let failure = self.stop.as_ref().map(JobError::as_failure);
         let failure = failure.unwrap_or(Failure::Cancelled);
         for transfer in self.under_way(None) {
-            g.flows.fail(g.cx, transfer, failure.clone(), true);
+            lower.flows.fail(lower.cx, transfer, failure.clone(), true);
         }
     }
 }
 
-impl<P: Planner> Job<P> {
+impl<D: KnownDeployments> Job<D> {
     /// Takes every step that is possible now.
-    pub(super) fn advance(&mut self, g: &mut Ground<'_, P>, id: JobId) -> Result<(), JobError> {
+    pub(super) fn advance(&mut self, lower: &mut Lower<'_, D>, id: JobId) -> Result<(), JobError> {
         if self.invited.is_some() {
-            self.check_agents(g)?;
-            return self.invite_all(g, id);
+            self.check_agents(lower)?;
+            return self.invite_all(lower, id);
         }
         if self.plan.is_none()
-            && let Some(plan) = self.planned(g)?
+            && let Some(plan) = self.planned(lower)?
         {
             let ranks = self.spec.ranks.iter();
             let routes = ranks.flat_map(|rank| {
@@ -89,68 +90,68 @@ impl<P: Planner> Job<P> {
             self.routes = routes.collect();
             self.plan = Some(plan);
         }
-        self.check_agents(g)?;
+        self.check_agents(lower)?;
         for i in 0..self.routes.len() {
-            self.try_route(g, id, i);
+            self.try_route(lower, id, i);
         }
         match self.dials() {
             true => {
                 for address in self.agents() {
-                    g.peers.want(g.cx, address);
+                    lower.peers.want(lower.cx, address);
                 }
             }
-            false => self.expect(g, id),
+            false => self.expect(lower, id),
         }
         Ok(())
     }
 
     /// Starts or clears the time limit for agents that an invited push needs and that are not connected.
-    fn expect(&self, g: &mut Ground<'_, P>, id: JobId) {
+    fn expect(&self, lower: &mut Lower<'_, D>, id: JobId) {
         let timer = Timer::Away(id);
-        if self.missing(g).is_none() {
-            g.cx.timers.clear(&timer);
-        } else if !g.cx.timers.is_set(&timer) {
-            g.cx.after(g.cx.options.leases.peer_grace, timer);
+        if self.missing(lower).is_none() {
+            lower.cx.timers.clear(&timer);
+        } else if !lower.cx.timers.is_set(&timer) {
+            lower.cx.after(lower.cx.options.leases.peer_grace, timer);
         }
     }
 
-    fn missing(&self, g: &Ground<'_, P>) -> Option<AgentId> {
+    fn missing(&self, lower: &Lower<'_, D>) -> Option<AgentId> {
         let mut needed = self.needed().into_iter().map(|address| &address.agent);
-        let missing = needed.find(|agent| g.peers.connection(agent).is_none());
+        let missing = needed.find(|agent| lower.peers.connection(agent).is_none());
         missing.cloned()
     }
 
     /// Checks that the connected agents are still those that the ticket means, and may serve. If the job dials, it
     /// first closes connections to past lives of them.
-    fn check_agents(&self, g: &mut Ground<'_, P>) -> Result<(), JobError> {
+    fn check_agents(&self, lower: &mut Lower<'_, D>) -> Result<(), JobError> {
         for address in self.needed() {
             if self.dials() {
                 let life = self.claims.incarnation;
-                g.peers.leave_past_life(g.cx, address, life, self.started);
+                lower.peers.leave_past_life(lower.cx, address, life, self.started);
             }
-            if let Some(conn) = g.peers.connection(&address.agent) {
-                g.peers.check_owner(conn, &address.agent, &self.claims)?;
+            if let Some(conn) = lower.peers.connection(&address.agent) {
+                lower.peers.check_owner(conn, &address.agent, &self.claims)?;
                 let codec = self.spec.request.codec;
-                g.peers.check_codec(conn, &address.agent, codec)?;
+                lower.peers.check_codec(conn, &address.agent, codec)?;
             }
         }
         Ok(())
     }
 
     /// Begins an attempt at an idle route, if its agent is connected.
-    fn try_route(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize) -> Option<()> {
+    fn try_route(&mut self, lower: &mut Lower<'_, D>, id: JobId, i: usize) -> Option<()> {
         let route = self.routes.get(i).filter(|r| r.state == RouteState::Idle)?;
         let agent = &self.address(route)?.agent;
-        let (conn, agent) = (g.peers.connection(agent)?, agent.clone());
+        let (conn, agent) = (lower.peers.connection(agent)?, agent.clone());
         let plan = self.plan.clone()?;
-        let (transfer, nonce) = g.cx.draw();
+        let (transfer, nonce) = lower.cx.draw();
         let direction = self.claims.direction;
         let way = match direction {
             Direction::Push => Way::Out,
             Direction::Pull => Way::In,
         };
         let spec = &self.spec;
-        let paths = match spec.travels_by().and(g.paths.offered(g.peers, &agent, way)) {
+        let paths = match spec.travels_by().and(lower.paths.offered(lower.peers, &agent, way)) {
             // With no path in common the peer refuses, and names the paths that were wanted.
             none if none == PathSet::default() => spec.travels_by(),
             some => some,
@@ -179,8 +180,8 @@ impl<P: Planner> Job<P> {
         let message = route.ask(spec, &flow, paths, direction);
         let (side, way) = (Side::Job { job: id, route: i }, (way, spec.prefilled));
         let attempt = Transfer::new(flow, plan, side, way, spec.travels_by());
-        g.flows.begin(g.cx, attempt);
-        g.cx.send(conn, message);
+        lower.flows.begin(lower.cx, attempt);
+        lower.cx.send(conn, message);
         Some(())
     }
 
@@ -198,8 +199,8 @@ impl<P: Planner> Job<P> {
     }
 
     /// Returns the plan, once the owner's deployment is known and the plan is compiled.
-    fn planned(&self, g: &mut Ground<'_, P>) -> Result<Option<Arc<Planned<P::Plan>>>, JobError> {
-        let Some(ranks) = g.cx.planner.ranks(&self.claims.owner) else {
+    fn planned(&self, lower: &mut Lower<'_, D>) -> Result<Option<Arc<Planned<D::Plan>>>, JobError> {
+        let Some(ranks) = lower.cx.deployments.ranks(&self.claims.owner) else {
             return Ok(None);
         };
         let named = self.claims.ranks.len();
@@ -207,24 +208,24 @@ impl<P: Planner> Job<P> {
             let why = format!("the ticket names {named} ranks, its deployment has {ranks}");
             return Err(JobError::Plan { why: why.into() });
         }
-        let Some(plan) = g.cx.plan(&self.plan_ask()) else {
+        let Some(plan) = lower.cx.plan(&self.plan_ask()) else {
             return Ok(None);
         };
         // The block tables are ours, but the owner's layout decides how many places binding takes.
         let places = self.spec.ranks.iter().map(|rank| plan.places_of(*rank)).max();
-        let checked = check_places_of_one(g.cx, places.unwrap_or(0));
+        let checked = check_places_of_one(lower.cx, places.unwrap_or(0));
         checked.map_err(|why| JobError::Plan { why })?;
         Ok(Some(plan))
     }
 }
 
-impl<P: Planner> Jobs<P> {
+impl<D: KnownDeployments> Jobs<D> {
     fn route_mut(&mut self, id: JobId, i: usize) -> Option<&mut JobRoute> {
         self.jobs.get_mut(&id)?.routes.get_mut(i)
     }
 
     /// Records that the first `tokens` tokens of a layer are ready. Used by pushes only.
-    pub(crate) fn ready(&mut self, g: &mut Ground<'_, P>, id: JobId, rank: Rank, layer: u32, tokens: u64) {
+    pub(crate) fn ready(&mut self, lower: &mut Lower<'_, D>, id: JobId, rank: Rank, layer: u32, tokens: u64) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
@@ -237,18 +238,18 @@ impl<P: Planner> Jobs<P> {
         }
         *known = tokens;
         for transfer in job.under_way(Some(rank)) {
-            g.flows.layer_ready(g.cx, transfer, layer, tokens);
+            lower.flows.layer_ready(lower.cx, transfer, layer, tokens);
         }
     }
 
     /// Records that everything is ready. Used by pushes only.
-    pub(crate) fn prefilled(&mut self, g: &mut Ground<'_, P>, id: JobId) {
+    pub(crate) fn prefilled(&mut self, lower: &mut Lower<'_, D>, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
         job.spec.prefilled = true;
         for transfer in job.under_way(None) {
-            g.flows.all_ready(g.cx, transfer);
+            lower.flows.all_ready(lower.cx, transfer);
         }
     }
 
@@ -274,14 +275,14 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
-    pub(crate) fn route_landed(&mut self, g: &mut Ground<'_, P>, id: JobId, route: usize) {
+    pub(crate) fn route_landed(&mut self, lower: &mut Lower<'_, D>, id: JobId, route: usize) {
         if let Some(route) = self.route_mut(id, route) {
             route.state = RouteState::Landed;
         }
-        self.advance(g, id);
+        self.advance(lower, id);
     }
 
-    pub(crate) fn route_ended(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize, why: Why) {
+    pub(crate) fn route_ended(&mut self, lower: &mut Lower<'_, D>, id: JobId, i: usize, why: Why) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
@@ -291,34 +292,34 @@ impl<P: Planner> Jobs<P> {
         };
         route.state = RouteState::Idle;
         if stopping {
-            return self.finish_if_over(g.cx, id);
+            return self.finish_if_over(lower.cx, id);
         }
-        match route.ended(&g.cx.options, why) {
-            Err(error) => self.stop(g, id, error),
+        match route.ended(&lower.cx.options, why) {
+            Err(error) => self.stop(lower, id, error),
             Ok(pause) => {
                 if let Some(pause) = pause {
-                    g.cx.after(pause, Timer::Route(id, i));
+                    lower.cx.after(pause, Timer::Route(id, i));
                 }
-                self.advance(g, id);
+                self.advance(lower, id);
             }
         }
     }
 
-    pub(crate) fn route_due(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize) {
+    pub(crate) fn route_due(&mut self, lower: &mut Lower<'_, D>, id: JobId, i: usize) {
         if let Some(route) = self.route_mut(id, i)
             && matches!(route.state, RouteState::Pausing { .. })
         {
             route.state = RouteState::Idle;
         }
-        self.advance(g, id);
+        self.advance(lower, id);
     }
 
-    pub(crate) fn away(&mut self, g: &mut Ground<'_, P>, id: JobId) {
-        let missing = self.jobs.get(&id).and_then(|job| job.missing(g));
+    pub(crate) fn away(&mut self, lower: &mut Lower<'_, D>, id: JobId) {
+        let missing = self.jobs.get(&id).and_then(|job| job.missing(lower));
         if let Some(agent) = missing {
-            let grace = g.cx.options.leases.peer_grace;
+            let grace = lower.cx.options.leases.peer_grace;
             let why = format!("it was connected, and has not come back within {grace:?}").into();
-            self.stop(g, id, JobError::Unreachable { agent, why });
+            self.stop(lower, id, JobError::Unreachable { agent, why });
         }
     }
 }

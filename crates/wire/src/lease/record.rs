@@ -15,9 +15,9 @@ use crate::moment::Moment;
 pub(super) struct Record<B> {
     pub(super) spec: LeaseSpec,
     pub(super) blocks: B,
-    /// When it expires unless renewed, used or pinned.
+    /// The time when it expires unless renewed, used or pinned.
     pub(super) deadline: Moment,
-    /// When it expires even if it is pinned.
+    /// The time when it expires even if it is pinned.
     pub(super) hard: Moment,
     /// The number of ready tokens of each layer.
     pub(super) progress: BTreeMap<u32, u64>,
@@ -59,7 +59,7 @@ pub(super) struct Bound {
 #[derive(Debug, Default)]
 pub(super) struct Agent {
     pub(super) ranks: BTreeSet<Rank>,
-    /// When the lease ends unless the agent comes back.
+    /// The time when the lease ends unless the agent comes back.
     pub(super) lost: Option<Moment>,
 }
 

@@ -7,37 +7,38 @@ use transload_plan::ids::{AgentId, Direction, Rank, TransferId};
 use super::Owner;
 use super::pending::{Asked, Demand};
 use crate::action::{BlocksOf, Flow};
-use crate::awaited::Awaited;
 use crate::context::Context;
+use crate::deployments::KnownDeployments;
+use crate::event::{Event, Side};
 use crate::flows::refuse;
 use crate::flows::transfer::Transfer;
-use crate::ground::Ground;
 use crate::ids::ConnId;
 use crate::lease::{LeaseKey, LeaseUse};
+use crate::lower::Lower;
 use crate::message::{Ask, Message};
-use crate::news::{News, Side};
 use crate::path::Path;
 use crate::path::negotiation::Way;
-use crate::planner::{PlanAsk, Planned, Planner, Route};
+use crate::plans::{PlanAsk, Planned, Route};
 use crate::refusal::{Failure, Refusal};
 use crate::roles::Role;
 use crate::ticket::Claims;
+use crate::waiting::Awaited;
 
-enum Verdict<P: Planner> {
-    Admitted(AgentId, Arc<Planned<P::Plan>>, Route, Path),
+enum Verdict<D: KnownDeployments> {
+    Admitted(AgentId, Arc<Planned<D::Plan>>, Route, Path),
     /// An earlier attempt must be fenced first: two attempts must never write, or even read, at the same time.
     Fence,
     Plan(PlanAsk),
 }
 
-impl<P: Planner> Owner<P> {
-    pub(crate) fn on_ask(&mut self, g: &mut Ground<'_, P>, conn: ConnId, direction: Direction, ask: Box<Ask>) {
-        if self.is_known(g, ask.transfer) {
+impl<D: KnownDeployments> Owner<D> {
+    pub(crate) fn on_ask(&mut self, lower: &mut Lower<'_, D>, conn: ConnId, direction: Direction, ask: Box<Ask>) {
+        if self.is_known(lower, ask.transfer) {
             return;
         }
-        let claims = match g.peers.authenticate(g.cx, conn, &ask.ticket) {
+        let claims = match lower.peers.authenticate(lower.cx, conn, &ask.ticket) {
             Ok(claims) => claims,
-            Err(refusal) => return refuse(g.cx, conn, ask.transfer, refusal),
+            Err(refusal) => return refuse(lower.cx, conn, ask.transfer, refusal),
         };
         let rank = match direction {
             Direction::Pull => ask.source,
@@ -45,15 +46,15 @@ impl<P: Planner> Owner<P> {
         };
         let set = claims.set;
         let asked = Asked { conn, direction, key: LeaseKey { set, rank }, ask };
-        match self.check_ask(g, &asked, &claims) {
-            Ok(()) if self.leases.knows(&asked.key) => self.decide(g, asked),
-            Ok(()) => self.keep_ask(g, asked, None),
-            Err(refusal) => self.refuse_ask(g.cx, asked, refusal),
+        match self.check_ask(lower, &asked, &claims) {
+            Ok(()) if self.leases.knows(&asked.key) => self.decide(lower, asked),
+            Ok(()) => self.keep_ask(lower, asked, None),
+            Err(refusal) => self.refuse_ask(lower.cx, asked, refusal),
         }
     }
 
     /// Refuses an ask. If it was a push into a pull's write lease, the pull may fail with it.
-    pub(super) fn refuse_ask(&mut self, cx: &mut Context<P>, asked: Asked, refusal: Refusal) {
+    pub(super) fn refuse_ask(&mut self, cx: &mut Context<D>, asked: Asked, refusal: Refusal) {
         let conn = asked.conn;
         refuse(cx, conn, asked.ask.transfer, refusal.clone());
         // After a transient refusal the asker tries again; a superseded or consumed attempt was overtaken by a later
@@ -64,90 +65,90 @@ impl<P: Planner> Owner<P> {
             && !later
             && let Some(job) = self.opened_by(&asked.key)
         {
-            cx.tell(News::PushRefused(job, conn, refusal));
+            cx.emit(Event::PushRefused(job, conn, refusal));
         }
     }
 
     /// Returns whether this id is in use. Two transfers with one id would share a fence, and one lease would never end.
-    fn is_known(&self, g: &Ground<'_, P>, transfer: TransferId) -> bool {
+    fn is_known(&self, lower: &Lower<'_, D>, transfer: TransferId) -> bool {
         let mut asks = self.queued.values().chain(self.pending.asks());
-        g.flows.get(transfer).is_some() || asks.any(|asked| asked.ask.transfer == transfer)
+        lower.flows.get(transfer).is_some() || asks.any(|asked| asked.ask.transfer == transfer)
     }
 
     /// Makes all checks of an ask that do not need the lease.
-    fn check_ask(&self, g: &Ground<'_, P>, asked: &Asked, claims: &Claims) -> Result<(), Refusal> {
+    fn check_ask(&self, lower: &Lower<'_, D>, asked: &Asked, claims: &Claims) -> Result<(), Refusal> {
         // A push into a pull of this agent belongs to what continues until it is over.
-        if g.cx.draining && self.opened_by(&asked.key).is_none() {
+        if lower.cx.draining && self.opened_by(&asked.key).is_none() {
             return Err(Refusal::ShuttingDown);
         }
         check_direction(claims, asked.direction)?;
-        g.peers.permit(asked.conn, permission(asked.direction))?;
+        lower.peers.permit(asked.conn, permission(asked.direction))?;
         let rank = asked.key.rank;
-        if !g.cx.me.ranks.contains(&rank) {
+        if !lower.cx.me.ranks.contains(&rank) {
             return Err(Refusal::RankNotHere { rank });
         }
-        if g.cx.lost.contains(&rank) {
+        if lower.cx.lost.contains(&rank) {
             return Err(Refusal::DeviceLost);
         }
         let codec = asked.ask.request.codec;
         let pulled = asked.direction == Direction::Pull;
-        let sent = codec.is_exact() || pulled && g.cx.options.codecs.contains(&codec);
+        let sent = codec.is_exact() || pulled && lower.cx.options.codecs.contains(&codec);
         if !sent {
             return Err(Refusal::Codec { codec });
         }
-        let (_, peer) = g.peers.asker(asked.conn)?;
+        let (_, peer) = lower.peers.asker(asked.conn)?;
         let rank = asked.peer_rank();
         if !peer.ranks.contains(&rank) {
             return Err(Refusal::RankNotYours { rank });
         }
-        self.check_room(g, asked.conn)
+        self.check_room(lower, asked.conn)
     }
 
-    pub(super) fn decide(&mut self, g: &mut Ground<'_, P>, asked: Asked) {
-        match self.try_admit(g, &asked) {
+    pub(super) fn decide(&mut self, lower: &mut Lower<'_, D>, asked: Asked) {
+        match self.try_admit(lower, &asked) {
             Ok(Verdict::Admitted(agent, plan, route, path)) => {
-                self.begin(g, &asked, agent, plan, (&route, path));
+                self.begin(lower, &asked, agent, plan, (&route, path));
             }
-            Ok(Verdict::Fence) => self.queue(g, asked),
-            Ok(Verdict::Plan(plan)) => self.keep_ask(g, asked, Some(plan)),
-            Err(refusal) => self.refuse_ask(g.cx, asked, refusal),
+            Ok(Verdict::Fence) => self.queue(lower, asked),
+            Ok(Verdict::Plan(plan)) => self.keep_ask(lower, asked, Some(plan)),
+            Err(refusal) => self.refuse_ask(lower.cx, asked, refusal),
         }
     }
 
     /// Keeps an ask until its lease is opened, or its plan is compiled.
-    fn keep_ask(&mut self, g: &mut Ground<'_, P>, asked: Asked, plan: Option<PlanAsk>) {
+    fn keep_ask(&mut self, lower: &mut Lower<'_, D>, asked: Asked, plan: Option<PlanAsk>) {
         let (conn, transfer) = (asked.conn, asked.ask.transfer);
-        let Some(agent) = g.peers.agent(conn) else {
+        let Some(agent) = lower.peers.agent(conn) else {
             return;
         };
         let planned = plan.is_some();
-        match self.pending.keep(g.cx.now, agent, Demand::Ask(asked), plan) {
+        match self.pending.keep(lower.cx.now, agent, Demand::Ask(asked), plan) {
             // A plan takes only a moment, so the asker need not be told.
             Ok(()) if planned => {}
             Ok(()) => {
                 let on = Awaited::Lease;
-                g.cx.send(conn, Message::Waiting { transfer, on });
+                lower.cx.send(conn, Message::Waiting { transfer, on });
             }
-            Err(busy) => refuse(g.cx, conn, transfer, busy),
+            Err(busy) => refuse(lower.cx, conn, transfer, busy),
         }
     }
 
-    fn queue(&mut self, g: &mut Ground<'_, P>, asked: Asked) {
+    fn queue(&mut self, lower: &mut Lower<'_, D>, asked: Asked) {
         let (conn, transfer, latest) = (asked.conn, asked.ask.transfer, asked.ask.attempt);
         let pair = (asked.key, asked.peer_rank());
         if let Some(older) = self.queued.insert(pair, asked) {
             let superseded = Refusal::Superseded { latest };
-            refuse(g.cx, older.conn, older.ask.transfer, superseded);
+            refuse(lower.cx, older.conn, older.ask.transfer, superseded);
         }
         let on = Awaited::Fence;
-        g.cx.send(conn, Message::Waiting { transfer, on });
+        lower.cx.send(conn, Message::Waiting { transfer, on });
     }
 
     /// Makes all checks, and binds the lease only after all of them.
-    fn try_admit(&mut self, g: &mut Ground<'_, P>, asked: &Asked) -> Result<Verdict<P>, Refusal> {
+    fn try_admit(&mut self, lower: &mut Lower<'_, D>, asked: &Asked) -> Result<Verdict<D>, Refusal> {
         let (key, direction, ask) = (asked.key, asked.direction, &asked.ask);
         let peer_rank = asked.peer_rank();
-        let (agent, peer) = g.peers.asker(asked.conn)?;
+        let (agent, peer) = lower.peers.asker(asked.conn)?;
         let holder = peer.holder;
         let using = LeaseUse {
             agent: &agent,
@@ -158,43 +159,43 @@ impl<P: Planner> Owner<P> {
             content: ask.content,
             request: ask.request,
         };
-        let checked = self.leases.check(g.cx.now, key, direction, &using);
-        checked.map_err(|error| self.refuse_use(g.cx, key, &ask.content, error))?;
+        let checked = self.leases.check(lower.cx.now, key, direction, &using);
+        checked.map_err(|error| self.refuse_use(lower.cx, key, &ask.content, error))?;
         let wanted_plan =
             PlanAsk { peer: holder.deployment, local_is_source: direction == Direction::Pull, request: ask.request };
-        let Some(plan) = g.cx.plan_for_peer(&agent, &wanted_plan)? else {
+        let Some(plan) = lower.cx.plan_for_peer(&agent, &wanted_plan)? else {
             return Ok(Verdict::Plan(wanted_plan));
         };
         let route = agreed_route(&plan, (key.rank, peer_rank), ask)?.clone();
         let codec = ask.request.codec;
-        let offered = g.paths.offered(g.peers, &agent, way(direction));
+        let offered = lower.paths.offered(lower.peers, &agent, way(direction));
         let path = ask.paths.carrying(codec).and(offered).best();
         let wanted = ask.paths;
         let path = path.ok_or(Refusal::PathUnavailable { wanted, offered })?;
         // A pair of ranks has one attempt at a time. The earlier one fails here, but may still move bytes until it is
         // fenced.
-        let of_pair = |t: &&Transfer<P>| t.side == Side::Lease(key) && t.flow.peer_rank == peer_rank;
-        let earlier = g.flows.all().find(of_pair).map(|t| t.flow.transfer);
+        let of_pair = |t: &&Transfer<D>| t.side == Side::Lease(key) && t.flow.peer_rank == peer_rank;
+        let earlier = lower.flows.all().find(of_pair).map(|t| t.flow.transfer);
         if let Some(earlier) = earlier {
-            g.flows.fail(g.cx, earlier, Failure::Superseded, true);
-            if g.flows.get(earlier).is_some() {
+            lower.flows.fail(lower.cx, earlier, Failure::Superseded, true);
+            if lower.flows.get(earlier).is_some() {
                 return Ok(Verdict::Fence);
             }
         }
         // Checked only here, because the earlier attempt has returned its places by now.
-        self.check_places(g, &agent, route.places)?;
+        self.check_places(lower, &agent, route.places)?;
         let writers = || plan.peers_of(key.rank);
-        self.leases.admit(g.cx.now, key, &using, writers);
+        self.leases.admit(lower.cx.now, key, &using, writers);
         self.keep_plan(key, &agent, &plan);
         Ok(Verdict::Admitted(agent, plan, route, path))
     }
 
     fn begin(
         &mut self,
-        g: &mut Ground<'_, P>,
+        lower: &mut Lower<'_, D>,
         asked: &Asked,
         agent: AgentId,
-        plan: Arc<Planned<P::Plan>>,
+        plan: Arc<Planned<D::Plan>>,
         (route, path): (&Route, Path),
     ) {
         let (conn, key, ask) = (asked.conn, asked.key, &asked.ask);
@@ -218,11 +219,11 @@ impl<P: Planner> Owner<P> {
         let way = (way(asked.direction), prefilled);
         let mut attempt = Transfer::new(flow, plan, Side::Lease(key), way, ask.paths);
         attempt.places = route.places;
-        g.flows.begin(g.cx, attempt);
-        g.cx.send(conn, Message::Accepted { transfer, path });
+        lower.flows.begin(lower.cx, attempt);
+        lower.cx.send(conn, Message::Accepted { transfer, path });
         match asked.direction {
-            Direction::Push => g.cx.tell(News::Travels(transfer)),
-            Direction::Pull => g.flows.read_if_ready(g.cx, transfer, ready),
+            Direction::Push => lower.cx.emit(Event::Travels(transfer)),
+            Direction::Pull => lower.flows.read_if_ready(lower.cx, transfer, ready),
         }
     }
 }

@@ -25,27 +25,28 @@ use super::asks::check_direction;
 use super::pending::{Demand, WantedPush};
 use super::push::InvitedPush;
 use crate::context::Context;
-use crate::ground::Ground;
+use crate::deployments::KnownDeployments;
+use crate::event::Event;
 use crate::ids::{ConnId, JobId};
 use crate::lease::{LeaseKey, LeasePush};
+use crate::lower::Lower;
 use crate::message::{Invitation, Message};
-use crate::news::News;
-use crate::planner::{PlanAsk, Planner};
+use crate::plans::PlanAsk;
 use crate::refusal::Refusal;
 use crate::roles::Role;
 use crate::ticket::{Claims, Ticket};
 
-impl<P: Planner> Owner<P> {
-    pub(crate) fn on_invitation(&mut self, g: &mut Ground<'_, P>, conn: ConnId, invitation: Invitation) {
+impl<D: KnownDeployments> Owner<D> {
+    pub(crate) fn on_invitation(&mut self, lower: &mut Lower<'_, D>, conn: ConnId, invitation: Invitation) {
         let id = invitation.id;
-        let outcome = self.take_invitation(g, conn, invitation);
-        self.answer_invitation(g.cx, conn, id, outcome);
+        let outcome = self.take_invitation(lower, conn, invitation);
+        self.answer_invitation(lower.cx, conn, id, outcome);
     }
 
     /// Answers an invitation: no as soon as one local rank refuses, and yes when no local rank waits any more.
     pub(super) fn answer_invitation(
         &mut self,
-        cx: &mut Context<P>,
+        cx: &mut Context<D>,
         conn: ConnId,
         id: u64,
         outcome: Result<(), Refusal>,
@@ -63,41 +64,46 @@ impl<P: Planner> Owner<P> {
         cx.send(conn, Message::Invited { id, outcome });
     }
 
-    fn take_invitation(&mut self, g: &mut Ground<'_, P>, conn: ConnId, invitation: Invitation) -> Result<(), Refusal> {
-        let claims = g.peers.authenticate(g.cx, conn, &invitation.ticket)?;
+    fn take_invitation(
+        &mut self,
+        lower: &mut Lower<'_, D>,
+        conn: ConnId,
+        invitation: Invitation,
+    ) -> Result<(), Refusal> {
+        let claims = lower.peers.authenticate(lower.cx, conn, &invitation.ticket)?;
         check_direction(&claims, Direction::Pull)?;
         // A holder that may read the blocks may have them written into its own, if its certificate lets it serve those.
-        g.peers.permit(conn, Role::Pull)?;
-        g.peers.permit(conn, Role::Serve)?;
-        let into = self.check_target(g, conn, &invitation.into)?;
-        let (agent, _) = g.peers.asker(conn)?;
+        lower.peers.permit(conn, Role::Pull)?;
+        lower.peers.permit(conn, Role::Serve)?;
+        let into = self.check_target(lower, conn, &invitation.into)?;
+        let (agent, _) = lower.peers.asker(conn)?;
         let (set, invitation) = (claims.set, Arc::new(invitation));
-        for rank in g.cx.me.ranks.clone() {
+        for rank in lower.cx.me.ranks.clone() {
             let wanted = WantedPush { conn, key: LeaseKey { set, rank }, invitation: invitation.clone() };
             if self.leases.knows(&wanted.key) {
-                self.accept(g, wanted, &into)?;
+                self.accept(lower, wanted, &into)?;
                 continue;
             }
-            if g.cx.draining {
+            if lower.cx.draining {
                 return Err(Refusal::ShuttingDown);
             }
-            if g.cx.lost.contains(&rank) {
+            if lower.cx.lost.contains(&rank) {
                 return Err(Refusal::DeviceLost);
             }
             let demand = Demand::Push(wanted);
-            self.pending.keep(g.cx.now, &agent, demand, None)?;
+            self.pending.keep(lower.cx.now, &agent, demand, None)?;
         }
         Ok(())
     }
 
     /// Checks that the push goes to blocks of the asker's own engine, and not to a third party's.
-    pub(super) fn check_target(&self, g: &Ground<'_, P>, conn: ConnId, into: &Ticket) -> Result<Claims, Refusal> {
-        let claims = g.cx.read_ticket(into)?;
+    pub(super) fn check_target(&self, lower: &Lower<'_, D>, conn: ConnId, into: &Ticket) -> Result<Claims, Refusal> {
+        let claims = lower.cx.read_ticket(into)?;
         check_direction(&claims, Direction::Push)?;
-        if !claims.is_for(&g.cx.me.agent, &g.cx.deployment) {
+        if !claims.is_for(&lower.cx.me.agent, &lower.cx.deployment) {
             return Err(Refusal::WrongPeer);
         }
-        let (agent, peer) = g.peers.asker(conn)?;
+        let (agent, peer) = lower.peers.asker(conn)?;
         let engine = (peer.holder.deployment, peer.holder.incarnation);
         let named = claims.ranks.iter().any(|address| address.agent == agent);
         match named && (claims.owner, claims.incarnation) == engine {
@@ -107,10 +113,15 @@ impl<P: Planner> Owner<P> {
     }
 
     /// Begins the push of a known lease, unless it has begun. `into` are the claims of the invitation's own ticket.
-    pub(super) fn accept(&mut self, g: &mut Ground<'_, P>, wanted: WantedPush, into: &Claims) -> Result<(), Refusal> {
+    pub(super) fn accept(
+        &mut self,
+        lower: &mut Lower<'_, D>,
+        wanted: WantedPush,
+        into: &Claims,
+    ) -> Result<(), Refusal> {
         let (conn, key, invitation) = (wanted.conn, wanted.key, &wanted.invitation);
-        let (agent, peer) = g.peers.asker(conn)?;
-        let (pin, _) = g.cx.draw();
+        let (agent, peer) = lower.peers.asker(conn)?;
+        let (pin, _) = lower.cx.draw();
         let push = LeasePush {
             agent: &agent,
             holder: peer.holder,
@@ -119,34 +130,34 @@ impl<P: Planner> Owner<P> {
             content: invitation.content,
             request: into.request(invitation.by_layer),
         };
-        let checked = self.leases.check_push(g.cx.now, key, &push);
-        if !checked.map_err(|error| self.refuse_use(g.cx, key, &push.content, error))? {
+        let checked = self.leases.check_push(lower.cx.now, key, &push);
+        if !checked.map_err(|error| self.refuse_use(lower.cx, key, &push.content, error))? {
             // Another rank of the holder has already begun this push.
             return Ok(());
         }
-        if g.cx.draining {
+        if lower.cx.draining {
             return Err(Refusal::ShuttingDown);
         }
-        self.check_room(g, conn)?;
-        self.check_pushes(g.cx, &agent)?;
+        self.check_room(lower, conn)?;
+        self.check_pushes(lower.cx, &agent)?;
         // This rank already has a job that pushes into the same blocks.
-        if g.cx.jobs.busy(into.set, &[key.rank].into()).is_some() {
+        if lower.cx.jobs.busy(into.set, &[key.rank].into()).is_some() {
             return Err(Refusal::Consumed);
         }
         let ask = PlanAsk { peer: into.owner, local_is_source: true, request: push.request };
-        let Some(plan) = g.cx.plan_for_peer(&agent, &ask)? else {
+        let Some(plan) = lower.cx.plan_for_peer(&agent, &ask)? else {
             let demand = Demand::Push(wanted);
-            return self.pending.keep(g.cx.now, &agent, demand, Some(ask));
+            return self.pending.keep(lower.cx.now, &agent, demand, Some(ask));
         };
         let places = plan.places_of(key.rank);
-        self.check_places(g, &agent, places)?;
+        self.check_places(lower, &agent, places)?;
         self.keep_plan(key, &agent, &plan);
         self.leases.begin_push(key, &push);
-        let job = JobId(g.cx.next_number());
-        g.cx.jobs.add(into.set, &[key.rank].into());
+        let job = JobId(lower.cx.next_number());
+        lower.cx.jobs.add(into.set, &[key.rank].into());
         let push = InvitedPush { job, by: agent, places };
         self.pushes.insert(pin, push);
-        g.cx.tell(News::Invited {
+        lower.cx.emit(Event::Invited {
             job,
             key,
             invitation: wanted.invitation,

@@ -5,33 +5,33 @@ use transload_plan::ids::AgentId;
 use super::Owner;
 use super::push::InvitedPush;
 use crate::context::Context;
-use crate::ground::Ground;
+use crate::deployments::KnownDeployments;
+use crate::event::Side;
 use crate::ids::ConnId;
-use crate::news::Side;
-use crate::planner::Planner;
+use crate::lower::Lower;
 use crate::refusal::{Refusal, Text, room};
 
-impl<P: Planner> Owner<P> {
+impl<D: KnownDeployments> Owner<D> {
     /// Checks that the agent and its service may have one more request in progress.
     /// A peer chooses its instance name itself, so every limit on agents must also limit their service.
-    pub(super) fn check_room(&self, g: &Ground<'_, P>, conn: ConnId) -> Result<(), Refusal> {
-        let agent = g.peers.agent(conn).ok_or(Refusal::WrongPeer)?;
+    pub(super) fn check_room(&self, lower: &Lower<'_, D>, conn: ConnId) -> Result<(), Refusal> {
+        let agent = lower.peers.agent(conn).ok_or(Refusal::WrongPeer)?;
         let of_agent = |by: &AgentId| by == agent;
         let of_service = |by: &AgentId| by.service() == agent.service();
-        let options = &g.cx.options;
-        room(options.transfers_per_agent, self.asked_by(g, of_agent))?;
-        room(options.transfers_per_service, self.asked_by(g, of_service))
+        let options = &lower.cx.options;
+        room(options.transfers_per_agent, self.asked_by(lower, of_agent))?;
+        room(options.transfers_per_service, self.asked_by(lower, of_service))
     }
 
-    fn asked_by(&self, g: &Ground<'_, P>, its: impl Fn(&AgentId) -> bool) -> usize {
+    fn asked_by(&self, lower: &Lower<'_, D>, its: impl Fn(&AgentId) -> bool) -> usize {
         let queued = self.queued.values();
-        let queued = queued.filter(|queued| g.peers.agent(queued.conn).is_some_and(&its));
-        self.places(g, &its).count() + queued.count() + self.pending.asks_for_plans(its)
+        let queued = queued.filter(|queued| lower.peers.agent(queued.conn).is_some_and(&its));
+        self.places(lower, &its).count() + queued.count() + self.pending.asks_for_plans(its)
     }
 
     /// Returns the places of each transfer and invited push that such agents have asked for.
-    fn places<'a>(&'a self, g: &'a Ground<'_, P>, its: &'a dyn Fn(&AgentId) -> bool) -> impl Iterator<Item = u64> {
-        let asked = g.flows.all().filter(|t| matches!(t.side, Side::Lease(_)));
+    fn places<'a>(&'a self, lower: &'a Lower<'_, D>, its: &'a dyn Fn(&AgentId) -> bool) -> impl Iterator<Item = u64> {
+        let asked = lower.flows.all().filter(|t| matches!(t.side, Side::Lease(_)));
         let asked = asked.map(|t| (&t.flow.agent, t.places));
         let pushes = self.pushes.values().map(|push| (&push.by, push.places));
         let all = asked.chain(pushes);
@@ -39,22 +39,22 @@ impl<P: Planner> Owner<P> {
     }
 
     /// Checks that the agent and its service may have that many more places bound.
-    pub(super) fn check_places(&self, g: &Ground<'_, P>, agent: &AgentId, places: u64) -> Result<(), Refusal> {
-        check_places_of_one(g.cx, places).map_err(|why| Refusal::Unplannable { why })?;
+    pub(super) fn check_places(&self, lower: &Lower<'_, D>, agent: &AgentId, places: u64) -> Result<(), Refusal> {
+        check_places_of_one(lower.cx, places).map_err(|why| Refusal::Unplannable { why })?;
         let room = |limit: u64, its: &dyn Fn(&AgentId) -> bool| {
-            let taken: u64 = self.places(g, its).sum();
+            let taken: u64 = self.places(lower, its).sum();
             match taken > 0 && taken.saturating_add(places) > limit {
                 true => Err(Refusal::busy(limit)),
                 false => Ok(()),
             }
         };
-        room(g.cx.options.places_per_agent, &|by| by == agent)?;
+        room(lower.cx.options.places_per_agent, &|by| by == agent)?;
         let of_service = |by: &AgentId| by.service() == agent.service();
-        room(g.cx.options.places_per_service, &of_service)
+        room(lower.cx.options.places_per_service, &of_service)
     }
 
     /// Checks that the agents of one service may have one more invited push, and that this agent may have one more job.
-    pub(super) fn check_pushes(&self, cx: &Context<P>, agent: &AgentId) -> Result<(), Refusal> {
+    pub(super) fn check_pushes(&self, cx: &Context<D>, agent: &AgentId) -> Result<(), Refusal> {
         room(cx.options.jobs, cx.jobs.count())?;
         let of_service = |push: &&InvitedPush| push.by.service() == agent.service();
         let invited = self.pushes.values().filter(of_service).count();
@@ -64,7 +64,7 @@ impl<P: Planner> Owner<P> {
 }
 
 /// Checks that one transfer may bind that many places, at whosever request.
-pub(crate) fn check_places_of_one<P: Planner>(cx: &Context<P>, places: u64) -> Result<(), Text> {
+pub(crate) fn check_places_of_one<D: KnownDeployments>(cx: &Context<D>, places: u64) -> Result<(), Text> {
     let most = cx.options.places_per_service;
     match places <= most {
         true => Ok(()),

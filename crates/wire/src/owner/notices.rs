@@ -10,16 +10,17 @@ use super::Owner;
 use super::asks::permission;
 use super::pending::{Demand, Said};
 use crate::context::Context;
+use crate::deployments::KnownDeployments;
 use crate::ids::ConnId;
 use crate::lease::{LeaseDone, LeaseKey, UseError};
 use crate::message::{Message, Notice, NoticeKind};
 use crate::peers::Peers;
-use crate::planner::{PlanAsk, Planner};
+use crate::plans::PlanAsk;
 use crate::refusal::Refusal;
 use crate::roles::Role;
 
-impl<P: Planner> Owner<P> {
-    pub(crate) fn on_notice(&mut self, cx: &mut Context<P>, peers: &Peers, conn: ConnId, notice: &Notice) {
+impl<D: KnownDeployments> Owner<D> {
+    pub(crate) fn on_notice(&mut self, cx: &mut Context<D>, peers: &Peers, conn: ConnId, notice: &Notice) {
         let id = notice.id;
         let outcome = self.take_notice(cx, peers, conn, notice);
         cx.send(conn, Message::NoticeHeard { id, outcome });
@@ -28,7 +29,7 @@ impl<P: Planner> Owner<P> {
     /// Applies this agent's own notice, because no agent connects to itself. Returns the answer that a peer would get.
     pub(crate) fn on_own_notice(
         &mut self,
-        cx: &mut Context<P>,
+        cx: &mut Context<D>,
         set: LeaseSetId,
         says: &NoticeKind,
     ) -> Result<u64, Refusal> {
@@ -57,7 +58,7 @@ impl<P: Planner> Owner<P> {
 
     fn take_notice(
         &mut self,
-        cx: &mut Context<P>,
+        cx: &mut Context<D>,
         peers: &Peers,
         conn: ConnId,
         notice: &Notice,
@@ -104,7 +105,7 @@ impl<P: Planner> Owner<P> {
     }
 
     /// Keeps a notice until its lease is opened, or its plan is compiled.
-    fn keep_notice(&mut self, cx: &Context<P>, said: Said, plan: Option<PlanAsk>) -> Result<u64, Refusal> {
+    fn keep_notice(&mut self, cx: &Context<D>, said: Said, plan: Option<PlanAsk>) -> Result<u64, Refusal> {
         if matches!(said.says, NoticeKind::Renew { .. }) {
             return Err(Refusal::UnknownLease);
         }
@@ -122,7 +123,7 @@ impl<P: Planner> Owner<P> {
     }
 
     /// Applies a notice to one lease. Returns the remaining milliseconds of a renewed lease.
-    pub(super) fn apply(&mut self, cx: &mut Context<P>, said: Said) -> Result<u64, Refusal> {
+    pub(super) fn apply(&mut self, cx: &mut Context<D>, said: Said) -> Result<u64, Refusal> {
         let (now, key, direction, by) = (cx.now, said.key, said.direction, &said.holder);
         let (applied, content) = match &said.says {
             NoticeKind::Done { ranks, content } => {
@@ -154,7 +155,7 @@ impl<P: Planner> Owner<P> {
 
     /// Returns the ranks of the holder that must write to make this rank's blocks complete. If nothing was pushed yet,
     /// only a plan can tell; the inner error is the plan that must be compiled first.
-    fn must_write(&self, cx: &mut Context<P>, said: &Said) -> Result<Result<BTreeSet<Rank>, PlanAsk>, Refusal> {
+    fn must_write(&self, cx: &mut Context<D>, said: &Said) -> Result<Result<BTreeSet<Rank>, PlanAsk>, Refusal> {
         let key = said.key;
         let spec = self.leases.spec(&key);
         let Some(spec) = spec.filter(|_| said.direction == Direction::Push) else {

@@ -14,7 +14,7 @@ use crate::lease::{Holder, LeaseKey};
 use crate::message::{Ask, Invitation, NoticeKind};
 use crate::moment::Moment;
 use crate::options::Options;
-use crate::planner::PlanAsk;
+use crate::plans::PlanAsk;
 use crate::refusal::{Refusal, room};
 
 #[derive(Debug)]

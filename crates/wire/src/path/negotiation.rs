@@ -34,9 +34,9 @@ pub fn decode<W: DeserializeOwned>(word: &[u8]) -> Option<W> {
 /// The direction in which the bytes of a transfer go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Way {
-    /// To the peer.
+    /// The message goes to the peer.
     Out,
-    /// From the peer.
+    /// The bytes come from the peer.
     In,
 }
 
@@ -144,7 +144,7 @@ pub trait Negotiation: fmt::Debug + Send {
     /// A transfer takes the path from now on.
     fn begin(&mut self, traveller: Traveller, steps: &mut Steps);
 
-    /// A transfer is over, or given up.
+    /// Ends a transfer that is over or cancelled.
     fn end(&mut self, transfer: TransferId);
 
     /// The peer has sent a word, of at most 1024 bytes.

@@ -2,8 +2,8 @@
 
 use crate::action::Action;
 use crate::context::Context;
+use crate::deployments::KnownDeployments;
 use crate::moment::Moment;
-use crate::planner::Planner;
 use crate::ticket::RankAddress;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,8 @@ pub(super) struct Dial {
     pub(super) lost: bool,
     /// The time since when it is dialled, or was found to be disconnected.
     pub(super) since: Moment,
-    /// Since when the agent refuses this one because of too many connections. Then waiting helps, not another attempt.
+    /// The time since when the agent refuses this one because of too many connections. Then waiting helps, not another
+    /// attempt.
     pub(super) crowded: Option<Moment>,
 }
 
@@ -57,14 +58,14 @@ impl Dial {
         *self = Self { asked: self.asked, tried: self.tried.take(), ..Self::to(address, now) };
     }
 
-    pub(super) fn attempt(&mut self, cx: &mut Context<impl Planner>) {
+    pub(super) fn attempt(&mut self, cx: &mut Context<impl KnownDeployments>) {
         self.asked = true;
         self.tried = Some(self.address.clone());
         cx.act(Action::Connect(self.address.clone()));
     }
 
     /// Returns whether the agent is crowded, but not yet for as long as a greeting may take.
-    pub(super) fn has_patience(&self, cx: &Context<impl Planner>) -> bool {
+    pub(super) fn has_patience(&self, cx: &Context<impl KnownDeployments>) -> bool {
         let wait = cx.options.hello_wait;
         self.crowded.is_some_and(|since| cx.now.since(since) < wait)
     }

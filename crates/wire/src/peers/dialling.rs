@@ -6,9 +6,9 @@ use super::dial::{Dial, NoConnection};
 use super::{Peers, Session};
 use crate::action::CloseReason;
 use crate::context::{Context, Timer};
+use crate::deployments::KnownDeployments;
+use crate::event::Event;
 use crate::moment::Moment;
-use crate::news::News;
-use crate::planner::Planner;
 use crate::refusal::Text;
 use crate::ticket::RankAddress;
 
@@ -19,7 +19,7 @@ impl Peers {
     /// the life that the ticket means.
     pub(crate) fn leave_past_life(
         &mut self,
-        cx: &mut Context<impl Planner>,
+        cx: &mut Context<impl KnownDeployments>,
         address: &RankAddress,
         ticket: Incarnation,
         suspect: Moment,
@@ -47,8 +47,8 @@ impl Peers {
         self.dial_due(cx, &address.agent);
     }
 
-    /// Has a connection made, unless one is up or on its way.
-    pub(crate) fn want(&mut self, cx: &mut Context<impl Planner>, address: &RankAddress) {
+    /// Requests a connection, unless one is up or on its way.
+    pub(crate) fn want(&mut self, cx: &mut Context<impl KnownDeployments>, address: &RankAddress) {
         let known = self.agents.entry(address.agent.clone()).or_default();
         if !known.up.is_empty() {
             return;
@@ -66,7 +66,7 @@ impl Peers {
 
     /// Dials the agent at once for a new job, instead of after the pause of an earlier failure. Earlier jobs are not
     /// affected: neither their time limits nor their number of attempts.
-    pub(crate) fn hurry(&mut self, cx: &mut Context<impl Planner>, address: &RankAddress) {
+    pub(crate) fn hurry(&mut self, cx: &mut Context<impl KnownDeployments>, address: &RankAddress) {
         let agent = &address.agent;
         let known = self.agents.get_mut(agent);
         let known = known.filter(|known| known.up.is_empty());
@@ -86,7 +86,7 @@ impl Peers {
     }
 
     /// Makes the next regular attempt. A hurried attempt in progress counts as that.
-    pub(crate) fn dial_due(&mut self, cx: &mut Context<impl Planner>, agent: &AgentId) {
+    pub(crate) fn dial_due(&mut self, cx: &mut Context<impl KnownDeployments>, agent: &AgentId) {
         let known = self.agents.get_mut(agent);
         let Some(dial) = known.and_then(|known| known.dial.as_mut()) else {
             return;
@@ -100,7 +100,7 @@ impl Peers {
     /// Handles an attempt that failed, or the loss of the last connection.
     pub(crate) fn dial_failed(
         &mut self,
-        cx: &mut Context<impl Planner>,
+        cx: &mut Context<impl KnownDeployments>,
         agent: AgentId,
         cause: NoConnection,
         why: Text,
@@ -147,11 +147,16 @@ impl Peers {
             dial.given_up |= failed;
             reason = failed.then_some(why);
         }
-        cx.tell(News::Away(agent, reason));
+        cx.emit(Event::Away(agent, reason));
     }
 
     /// Dials a disconnected agent again after a pause, if something needs it at a known `address`, or else forgets it.
-    pub(crate) fn dial_again(&mut self, cx: &mut Context<impl Planner>, agent: &AgentId, address: Option<RankAddress>) {
+    pub(crate) fn dial_again(
+        &mut self,
+        cx: &mut Context<impl KnownDeployments>,
+        agent: &AgentId,
+        address: Option<RankAddress>,
+    ) {
         let Some(known) = self.agents.get(agent).filter(|known| known.up.is_empty()) else {
             return;
         };

@@ -19,17 +19,21 @@ use transload_plan::ids::{AgentId, DeploymentDigest, ServiceName};
 use super::{Peer, Peers, Session};
 use crate::action::CloseReason;
 use crate::context::{Context, Identity, Timer};
+use crate::deployments::KnownDeployments;
+use crate::event::Event;
 use crate::ids::ConnId;
 use crate::lease::Holder;
 use crate::message::{Hello, MAX_DOCUMENT, Message, VERSIONS};
-use crate::news::News;
-use crate::planner::Planner;
 use crate::refusal::HelloRefusal;
 use crate::ticket::MAX_RANKS;
 
 impl Peers {
     /// Checks that a service may open one more connection to this agent.
-    pub(super) fn check_crowd(&self, cx: &Context<impl Planner>, service: &ServiceName) -> Result<(), HelloRefusal> {
+    pub(super) fn check_crowd(
+        &self,
+        cx: &Context<impl KnownDeployments>,
+        service: &ServiceName,
+    ) -> Result<(), HelloRefusal> {
         let of_service = |session: &&Session| !session.dialled && session.service == *service;
         let arrived = self.sessions.values().filter(of_service);
         let unnamed = arrived.clone().filter(|session| session.agent.is_none());
@@ -41,7 +45,13 @@ impl Peers {
         room(cx.options.unnamed_per_service, unnamed.count())
     }
 
-    pub(super) fn on_greeting(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, message: Message, wanted: bool) {
+    pub(super) fn on_greeting(
+        &mut self,
+        cx: &mut Context<impl KnownDeployments>,
+        conn: ConnId,
+        message: Message,
+        wanted: bool,
+    ) {
         let Some(session) = self.sessions.get_mut(&conn) else {
             return;
         };
@@ -68,7 +78,7 @@ impl Peers {
         }
     }
 
-    fn on_hello(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, hello: Hello, wanted: bool) {
+    fn on_hello(&mut self, cx: &mut Context<impl KnownDeployments>, conn: ConnId, hello: Hello, wanted: bool) {
         let identified = self.identify(&cx.me, conn, &hello.agent);
         let leaving = cx.draining && !wanted;
         let checked = identified.and_then(|()| match leaving {
@@ -79,7 +89,7 @@ impl Peers {
             return self.unwelcome(cx, conn, refusal);
         }
         let ranks = match cx.me.moves_bytes(hello.ranks.is_empty()) {
-            true => cx.planner.ranks(&hello.deployment),
+            true => cx.deployments.ranks(&hello.deployment),
             false => hello.ranks.iter().map(|rank| rank.0.saturating_add(1)).max().or(Some(0)),
         };
         if let Some(ranks) = ranks {
@@ -108,7 +118,12 @@ impl Peers {
         }
     }
 
-    fn check_hello(&self, cx: &Context<impl Planner>, conn: ConnId, hello: &Hello) -> Result<(), HelloRefusal> {
+    fn check_hello(
+        &self,
+        cx: &Context<impl KnownDeployments>,
+        conn: ConnId,
+        hello: &Hello,
+    ) -> Result<(), HelloRefusal> {
         if hello.versions.0 > VERSIONS.1 || hello.versions.1 < VERSIONS.0 {
             return Err(HelloRefusal::Version { ours: VERSIONS, theirs: hello.versions });
         }
@@ -136,7 +151,7 @@ impl Peers {
         }
     }
 
-    fn on_document(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, document: &[u8]) {
+    fn on_document(&mut self, cx: &mut Context<impl KnownDeployments>, conn: ConnId, document: &[u8]) {
         let session = self.sessions.get_mut(&conn);
         let Some(hello) = session.and_then(|session| session.hello.take()) else {
             return;
@@ -146,7 +161,7 @@ impl Peers {
             let why = "it is not the one that was announced".into();
             HelloRefusal::Document { why }
         } else {
-            match cx.planner.meet(found, document) {
+            match cx.deployments.meet(found, document) {
                 Ok(ranks) => return self.accept(cx, conn, hello, ranks),
                 Err(difference) => HelloRefusal::Specs(difference),
             }
@@ -154,7 +169,7 @@ impl Peers {
         self.unwelcome(cx, conn, refusal);
     }
 
-    fn accept(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, hello: Hello, ranks: u32) {
+    fn accept(&mut self, cx: &mut Context<impl KnownDeployments>, conn: ConnId, hello: Hello, ranks: u32) {
         let most = ranks.min(MAX_RANKS as u32);
         if let Some(&rank) = hello.ranks.iter().find(|rank| rank.0 >= most) {
             return self.unwelcome(cx, conn, HelloRefusal::Rank { rank, ranks });
@@ -162,7 +177,7 @@ impl Peers {
         let moves = cx.me.moves_bytes(hello.ranks.is_empty());
         if let Some(session) = self.sessions.get_mut(&conn) {
             if moves {
-                cx.planner.hold(&hello.deployment);
+                cx.deployments.hold(&hello.deployment);
             }
             session.peer = Some(Peer {
                 holder: Holder { deployment: hello.deployment, incarnation: hello.incarnation, ranks },
@@ -174,13 +189,13 @@ impl Peers {
         }
     }
 
-    fn unwelcome(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, refusal: HelloRefusal) {
+    fn unwelcome(&mut self, cx: &mut Context<impl KnownDeployments>, conn: ConnId, refusal: HelloRefusal) {
         cx.send(conn, Message::Unwelcome(refusal.clone()));
         self.greeting_failed(cx, conn, &refusal);
         self.close(cx, conn, CloseReason::Refused(refusal));
     }
 
-    fn on_unwelcome(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, refusal: HelloRefusal) {
+    fn on_unwelcome(&mut self, cx: &mut Context<impl KnownDeployments>, conn: ConnId, refusal: HelloRefusal) {
         // The refusal is worded from the peer's point of view.
         let refusal = refusal.mirrored();
         if !self.waits_for_room(cx, conn, &refusal) {
@@ -190,7 +205,12 @@ impl Peers {
     }
 
     /// Returns whether the dialled agent has too many connections at the moment, and will be dialled again.
-    fn waits_for_room(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, refusal: &HelloRefusal) -> bool {
+    fn waits_for_room(
+        &mut self,
+        cx: &mut Context<impl KnownDeployments>,
+        conn: ConnId,
+        refusal: &HelloRefusal,
+    ) -> bool {
         let agent = self.agent(conn).filter(|_| refusal.is_transient()).cloned();
         let known = agent.and_then(|agent| self.agents.get_mut(&agent));
         let Some(dial) = known.and_then(|known| known.dial.as_mut()) else {
@@ -201,16 +221,16 @@ impl Peers {
     }
 
     /// Reports that jobs which need this agent need not wait for it.
-    fn greeting_failed(&self, cx: &mut Context<impl Planner>, conn: ConnId, refusal: &HelloRefusal) {
+    fn greeting_failed(&self, cx: &mut Context<impl KnownDeployments>, conn: ConnId, refusal: &HelloRefusal) {
         if let Some(agent) = self.agent(conn)
             && self.connection(agent).is_none()
         {
             let (agent, refusal) = (agent.clone(), refusal.clone());
-            cx.tell(News::Unwelcome(agent, refusal));
+            cx.emit(Event::Unwelcome(agent, refusal));
         }
     }
 
-    fn up(&mut self, cx: &mut Context<impl Planner>, conn: ConnId) {
+    fn up(&mut self, cx: &mut Context<impl KnownDeployments>, conn: ConnId) {
         let session = self.sessions.get_mut(&conn);
         let Some(session) = session.filter(|session| session.is_up()) else {
             return;
@@ -239,6 +259,6 @@ impl Peers {
         for other in past {
             self.close(cx, other, CloseReason::Replaced);
         }
-        cx.tell(News::Up(agent, incarnation));
+        cx.emit(Event::Up(agent, incarnation));
     }
 }

@@ -211,7 +211,7 @@ impl World {
         }
     }
 
-    /// Has a restarted engine handle its requests again, with the same lease names and its past life's tickets.
+    /// Makes a restarted engine handle its requests again, with the same lease names and its past life's tickets.
     pub(super) fn reopen(&mut self, node: usize) {
         let deployment = self.nodes[node].deployment;
         for request in 0..self.requests.len() {

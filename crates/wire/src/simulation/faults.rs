@@ -18,9 +18,9 @@ pub(super) enum Fault {
     RetryBeforeFence,
     /// Admits streams after the failure, although the machine has refused them.
     AdmitAfterFence,
-    /// Succeeds once all bytes are there: a commit is sent before the first of them.
+    /// A transfer succeeds once all bytes have arrived: the commit is sent before the first of them.
     SucceedWithoutCommit,
-    /// Succeeds once the commit is there: streams are reported as arrived without placing their bytes.
+    /// A transfer succeeds once the commit has arrived: streams are reported as arrived without placing their bytes.
     SucceedWithoutBytes,
     /// Does not compare checksums: the checksum sent is reported as the one computed.
     IgnoreChecksum,

@@ -46,7 +46,7 @@ enum Mark {
 }
 
 impl World {
-    /// Allocates blocks, and gives them to the machine now or when their mark has come.
+    /// Allocates blocks, and gives them to the machine now or once their mark is reached.
     pub(super) fn hand_over(&mut self, node: usize, request: usize, purpose: Purpose) {
         if self.nodes[node].machine.is_none() {
             return;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use transload_plan::ids::{DeploymentDigest, PlanDigest, Rank};
 
-use crate::{Difference, PlanAsk, Planned, Planner, Route};
+use crate::{Difference, KnownDeployments, PlanAsk, Planned, Route};
 
 /// A deployment, as far as the protocol depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub(crate) struct SimPlanner<B> {
     pub(crate) blocks: std::marker::PhantomData<B>,
 }
 
-impl<B: std::fmt::Debug> Planner for SimPlanner<B> {
+impl<B: std::fmt::Debug> KnownDeployments for SimPlanner<B> {
     type Blocks = B;
     type Plan = ();
 

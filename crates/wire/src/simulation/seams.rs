@@ -5,8 +5,8 @@ use transload_plan::ids::TransferId;
 use super::faults::Fault;
 use super::state::Reading;
 use super::world::World;
+use crate::event::Why;
 use crate::message::{Ask, Message, NoticeKind};
-use crate::news::Why;
 use crate::refusal::Failure;
 use crate::{BlocksOf, ConnId};
 

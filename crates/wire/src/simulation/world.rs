@@ -228,7 +228,7 @@ impl World {
             | Action::LeaseClaimed { .. } => {}
             Action::Compile(ask) => {
                 let machine = self.nodes[n].machine.as_ref();
-                let plan = machine.expect("it acts").planner().compile(&ask);
+                let plan = machine.expect("it acts").deployments().compile(&ask);
                 let slow = if self.mishap(0.05) { 3 * S } else { 20 * MS };
                 let delay = self.rng.delay(MS / 10, slow);
                 self.after(delay, Event::Compiled(n, life, ask, plan));

@@ -80,7 +80,7 @@ fn that_are_lost_fail_jobs_whose_peers_hear_it() {
     }
 }
 
-/// However a peer reports it, there is no second attempt.
+/// A peer may report it in any way: there is no second attempt.
 #[test]
 fn of_peers_fail_jobs_by_their_kind() {
     for (end, told, refusal, expected) in [

@@ -14,7 +14,7 @@ fn pull() -> JobSpec {
     JobSpec { ranks: BTreeSet::from([Rank(0)]), into: Some(mint(&into())), ..job(1, Direction::Pull) }
 }
 
-/// A holder that has invited the owner, which the test plays.
+/// Returns a holder that has invited the owner, which the test plays.
 fn inviting() -> (Table, JobId) {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     let id = t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS)).unwrap();

@@ -83,7 +83,7 @@ fn a_peer_that_talks_nonsense_breaks_nothing() {
     }
 }
 
-/// Has the peer push into set 5, if it wants to.
+/// Returns a pull whose owner must push into set 5, if the owner accepts.
 fn pull() -> JobSpec {
     let ticket = mint(&Claims { direction: Direction::Pull, ..into(6) });
     JobSpec {

@@ -13,7 +13,7 @@ fn slow_owner(direction: Direction) -> Table {
 
 fn compile(t: &mut Table) {
     let ask = t.compiled.last().unwrap().clone();
-    let plan = t.machine.planner().compile(&ask);
+    let plan = t.machine.deployments().compile(&ask);
     t.do_(|machine, now, _| machine.compiled(now, &ask, plan));
 }
 

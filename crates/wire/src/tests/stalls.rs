@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The time that the machine waits for memory, and a little more.
+/// Returns the time that the machine waits for memory, and a little more.
 fn too_long() -> Duration {
     Options::default().device_stall + secs(2)
 }

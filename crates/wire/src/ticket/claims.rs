@@ -199,9 +199,9 @@ struct Body {
     time_left_ms: u64,
     audience: Option<Audience>,
     names: Vec<String>,
-    /// For each agent, the indices of its service, its instance and its host.
+    /// The indices of the service, the instance and the host of each agent.
     agents: Vec<(u16, Option<u16>, u16)>,
-    /// For each rank, the index of its agent, and its port.
+    /// The index of the agent and the port of each rank.
     ranks: Vec<(u16, u16)>,
 }
 

@@ -23,7 +23,7 @@ fn a_stream_keeps_its_order() {
     });
 }
 
-/// Either of two streams may be ahead of the other, depending on the seed.
+/// Either of two streams may run first, depending on the seed.
 #[test]
 fn streams_have_no_order_among_them() {
     run("order::streams_have_no_order_among_them", &[], || {

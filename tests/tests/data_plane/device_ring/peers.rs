@@ -1,4 +1,4 @@
-//! What peers may do: hand over other memory, lie, keep slots, die.
+//! Hostile or failing peers: they hand over other memory, lie, keep slots, or die.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use transload_transfer::internal::data::{Outgoing, ReceiveError, SendError, Send
 use transload_transfer::internal::device_ring::{accept, offer};
 use transload_transfer::internal::handover::{HandoverError, Limits, Listener, connect};
 use transload_transfer::internal::ring::random_token;
-use transload_transfer::internal::staging::{Producer, RingError, RingShape};
+use transload_transfer::internal::slots::{Producer, RingError, RingShape};
 use transload_transfer::memory::copy::Crc32c;
 use transload_transfer::plan::ids::{Nonce, TransferId};
 use transload_transfer::wire::internal::ring::{SocketName, Token};
@@ -21,7 +21,7 @@ use transload_transfer::wire::internal::stream::{StreamHeader, StreamTrailer};
 use super::{NO_DELAYS, OnGpu, SLOT, connection, ready, receiver, settles};
 use crate::support::{Arrival, Desk, PATIENCE, bytes_of, runtime, soon};
 
-/// A memfd, which the fake driver takes for its own where it has such a name.
+/// Makes a memfd, which the fake driver accepts as its own memory if it has the right name.
 fn memfd(name: &str, bytes: u64) -> OwnedFd {
     let memfd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&memfd, bytes).unwrap();
@@ -78,7 +78,7 @@ fn memory_that_is_not_as_announced_is_refused() {
     });
 }
 
-/// Publishes what it likes.
+/// A peer that publishes arbitrary words.
 struct Liar {
     producer: Producer,
     tag: u64,
@@ -179,7 +179,7 @@ fn records_are_believed_nothing() {
     });
 }
 
-/// A peer that empties no slot fails what waits for one, and the ring; nothing is held for it.
+/// A peer that empties no slot fails the transfers that wait for one, and the ring. Nothing is kept for it.
 #[test]
 fn slots_that_are_never_given_back_fail_the_ring() {
     let test = "device_ring::peers::slots_that_are_never_given_back_fail_the_ring";

@@ -1,4 +1,4 @@
-//! Mamba2: pages of `x`, `B` and `C` and a state, in all layers or beside attention.
+//! Mamba2: pages of `x`, `B` and `C` and a state, in all layers or along with attention.
 
 use serde_json::json;
 use transload_layout::Dtype;

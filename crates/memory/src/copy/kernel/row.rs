@@ -1,4 +1,4 @@
-//! What kernels are given: rows of chunks, and the traffic that they are part of.
+//! The rows of chunks that kernels copy, and the kind of traffic that they are part of.
 
 use std::ptr;
 
@@ -43,11 +43,11 @@ impl Row {
 /// The source and the use of moved bytes, which decides how the caches are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Traffic {
-    /// From memory to memory, neither of which is used again soon: prefetch, and store around the caches.
+    /// Copies from memory to memory, neither of which is used again soon: prefetch, and store around the caches.
     Through,
-    /// From memory into a buffer that is used at once: prefetch, and store into the caches.
+    /// Copies from memory into a buffer that is used at once: prefetch, and store into the caches.
     Fetch,
-    /// From a recently filled buffer into memory: store around the caches.
+    /// Copies from a recently filled buffer into memory: store around the caches.
     Place,
     /// Few enough bytes that both ends are probably in the caches, and should stay there.
     Near,

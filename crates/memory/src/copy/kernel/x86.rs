@@ -257,11 +257,11 @@ fn claim(dst: *mut u8, part: usize) {
     }
 }
 
-/// For chunks of up to this length, the lines of their buffer are taken over before they are stored to. For longer ones
+/// For chunks of up to this length, the cache lines of their buffer are acquired before the stores. For longer ones
 /// the processor does that itself.
 const TAKEN_OVER: usize = 4096;
 
-/// The distance in bytes of that before the stores; 512 and 2,048 are nearly as good.
+/// The distance in bytes by which this runs ahead of the stores; 512 and 2,048 are nearly as good.
 const TAKEN_OVER_AHEAD: usize = 1024;
 
 /// Prefetches the line at `dst` exclusively for this core: the last reader of a ring's slot still has its lines in its

@@ -45,7 +45,7 @@ class Blended:
     sequences: Any
     """The prompt and the answer, as the model's own `generate` returns them."""
     approximate: bool
-    """Whether there were rows that the model would have computed otherwise."""
+    """Whether there were rows that the model would have computed differently."""
     share: float
     """The share of the passages' tokens that were computed for this prompt. 1.0: all."""
     why: str | None = None
@@ -162,7 +162,7 @@ class Blend:
     # --- what is refused -------------------------------------------------------------
 
     def _key(self, recompute: float, select: Select) -> Any:
-        """Returns what a measurement holds for: what computes, and how it was blended."""
+        """Returns the key of a measurement: the model that computes, and the way in which it was blended."""
         return self._decoder.identity(), recompute, select
 
     def _gate(self, prompt: Prompt, key: Any) -> None:

@@ -1,4 +1,4 @@
-"""Wraps a model for reuse: its cache, the identity of what it computes now, and forward passes behind a cache."""
+"""Wraps a model for reuse: its cache, its current identity, and forward passes on top of a cache."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .layers import Layers
 from .weights import Weights
 
 PROBE = 48
-"""So many tokens are computed in two steps and in one: more than a convolution holds."""
+"""The number of tokens that are computed in two steps and in one. It exceeds the length of any convolution."""
 STRAY = 1e-3
 """Logits of two steps may be so far from those of one in float32, relative to their length; of shorter floats as much more as
 they round, for at least half of the tokens: a token that rounding leads to another expert is further off."""
 
 
 class Identity(NamedTuple):
-    """Names all that a cached row depends on, beside tokens."""
+    """Identifies everything that a cached row depends on, except tokens."""
 
     weights: str
     adapters: str | None
@@ -32,7 +32,7 @@ class Identity(NamedTuple):
 
 
 class _StatesCache(DynamicCache):
-    """A cache of states alone, which count no tokens: `generate` has to be told how many are in it."""
+    """A cache that holds only states, which do not count tokens. So `generate` must be told their number."""
 
     tokens = 0
     is_compileable = False
@@ -72,7 +72,7 @@ class Decoder:
         self.read_identity()
 
     def identity(self) -> Identity:
-        """Returns the identity of what is computed now. The layers of a model that was moved or cast are read anew.
+        """Returns the identity of the model as it is now. After a move or cast, the layers are read again.
 
         Raises:
             NotReused: the model computes otherwise than its weights alone say, or its weights cannot be named.
@@ -89,7 +89,7 @@ class Decoder:
         return self.read_identity()
 
     def read_identity(self) -> Identity:
-        """Returns the identity of the weights, adapters and kernels, in whatever way they are used now."""
+        """Returns the identity of the weights, adapters and kernels, as they are used now."""
         kind = (self.model.device, self.model.dtype, self.config._attn_implementation)
         if kind != self._kind:
             self._read_layers()
@@ -101,7 +101,7 @@ class Decoder:
         return self._own_generate(*args, **inputs, **({} if behind is None else {self.word: behind}))
 
     def cache(self, tokens: int = 0) -> DynamicCache:
-        """Returns an empty cache, to be filled with so many tokens."""
+        """Returns an empty cache for this many tokens."""
         cache = (_StatesCache if self.layers.are_states else DynamicCache)(config=self.config)
         cache.tokens = tokens
         return cache

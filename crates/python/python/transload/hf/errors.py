@@ -6,7 +6,7 @@ class UnsupportedCache(NotImplementedError):
 
 
 class NotReused(ValueError):
-    """Says why something is computed as if there were no store."""
+    """Says why the model computes as if there were no store."""
 
 
 class NotMovable(ValueError):

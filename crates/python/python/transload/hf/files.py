@@ -14,8 +14,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from .structure import Structure, blank
 
 SAMPLE = 256
-"""At least so many elements of a tensor are compared with its file's. Merging, training and quantizing change nearly all of
-them."""
+"""The least number of elements of a tensor that are compared with its file. Merging, training and quantizing change nearly all of them."""
 
 
 def is_as_made(model: Any, found: Structure) -> bool:
@@ -40,7 +39,7 @@ def is_as_made(model: Any, found: Structure) -> bool:
 
 
 def is_as_filed(model: Any, tensors: dict[str, torch.Tensor], files: list[Path]) -> bool:
-    """Returns whether each tensor is in the files, and holds what they hold. What accelerate has offloaded is not looked at."""
+    """Returns whether each tensor equals that of the files. Tensors that accelerate has offloaded are not compared."""
     filed: dict[str, torch.Tensor] = {}
     for file in files:
         filed |= _open(file)
@@ -68,7 +67,7 @@ def is_as_filed(model: Any, tensors: dict[str, torch.Tensor], files: list[Path])
 
 
 def _open(file: Path) -> dict[str, torch.Tensor]:
-    """Returns the tensors of a file, of which only what is looked at is read. Pickles are read whole, so they have no say."""
+    """Returns the tensors of a file, and reads only the elements that are used. Pickles cannot be read in parts, so they are left out."""
     if file.suffix != ".safetensors":
         return {}
     with safe_open(file, framework="pt") as opened:

@@ -55,7 +55,7 @@ class Group:
 
     @property
     def is_recurrent(self) -> bool:
-        """Returns whether a layer keeps one state, whatever the number of tokens."""
+        """Returns whether a layer keeps one state for any number of tokens."""
         return self.specs[0]["kind"] != "attention"
 
     @property
@@ -110,7 +110,7 @@ class Layers:
 
     @property
     def forget(self) -> bool:
-        """Returns whether some layer loses what is needed to go on after fewer tokens."""
+        """Returns whether any layer loses what is needed to continue after fewer tokens."""
         return any(group.is_recurrent or group.is_windowed for group in self.groups)
 
     @property

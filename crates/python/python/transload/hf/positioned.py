@@ -18,7 +18,7 @@ Rows = tuple[torch.Tensor, torch.Tensor]
 
 
 class Stop(Exception):
-    """Ends a forward pass that has computed what it was for."""
+    """Ends a forward pass once it has computed the rows it was started for."""
 
 
 class PositionedLayer(DynamicLayer):
@@ -63,7 +63,7 @@ class PositionedCache(Cache):
         return [(layer.keys, layer.values) for layer in self.layers]
 
     def run(self, running: torch.Tensor, dtype: torch.dtype, *, first: int = 0, layers: int | None = None) -> dict[str, Any]:
-        """Returns what the model has to be given beside the tokens at `running`, which ascend, to compute their rows.
+        """Returns the arguments, besides the tokens at `running`, with which the model computes their rows. `running` ascends.
 
         Args:
             first: the position of the prompt's first token.

@@ -1,4 +1,4 @@
-"""Measures how far what was reused is from what is computed."""
+"""Measures how far reused results are from computed ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 @dataclass(frozen=True)
 class Report:
-    """Tells what `verify` has found, over all tokens behind what was reused."""
+    """Holds the results of `verify`, over all tokens after the reused ones."""
 
     prompts: int
     """Prompts of which something was reused."""

@@ -1,4 +1,4 @@
-"""Reads what `generate` is asked for: the prompt, if what is saved of it can stand in front."""
+"""Reads the arguments of `generate`, and decides whether a saved prefix can replace the beginning of the prompt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ OTHERWISE = (
     " negative_prompt_ids custom_generate penalty_alpha dola_layers token_healing is_assistant output_attentions"
     " output_hidden_states"
 ).split()
-"""With these arguments it takes another cache, other tokens or another way, or tells about tokens that would be restored."""
+"""With these arguments, `generate` uses another cache, other tokens or another algorithm, or reports about tokens that would be
+restored."""
 
 
 class Request:

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reuse:
-    """Keeps the prefixes of one model in a store. Others that compute the same find them, also in other processes.
+    """Keeps the prefixes of one model in a store. Other models that compute the same find them, also in other processes.
 
     What goes wrong with a store is counted, logged once of its kind, and a miss; `generate` never fails of it.
 
@@ -77,7 +77,7 @@ class Reuse:
     # --- for models ------------------------------------------------------------------
 
     def generate(self, *args: Any, **inputs: Any) -> Any:
-        """Calls the model's own `generate`, with what is saved in front."""
+        """Calls the model's own `generate`, after restoring the saved prefix."""
         decoder = self.decoder
         try:
             request, by = Request(decoder, args, inputs), decoder.identity()
@@ -104,7 +104,7 @@ class Reuse:
         return output
 
     def attach(self) -> None:
-        """Has `model.generate` itself do it.
+        """Replaces `model.generate` with `generate` of this object.
 
         Raises:
             RuntimeError: a `Reuse` is attached to it already.
@@ -140,7 +140,7 @@ class Reuse:
         return len(ids) if self._put(ids, copy, by) else restored
 
     def verify(self, prompts: Sequence[Sequence[int]]) -> Report:
-        """Compares what is computed behind restored tokens with whole prompts in one step. It saves what is not saved yet."""
+        """Compares the results after restored tokens with those of whole prompts in one step. It saves prefixes that are not saved yet."""
 
         def reused() -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
             forward = self.decoder.forward
@@ -165,14 +165,14 @@ class Reuse:
     # --- prefixes and caches ---------------------------------------------------------
 
     def find(self, ids: Sequence[int], by: Identity, most: int) -> Found | None:
-        """Returns the longest saved prefix of a prompt that `by` has computed, of at most so many tokens; None if there is none."""
+        """Returns the longest saved prefix of a prompt that `by` has computed, of at most this many tokens; None if there is none."""
         with self._passed_over("find"):
             # A prompt below one token chunk has nothing saved: no look-up is made.
             found = self._archive(by).find(Prompt(ids, adapter=by.adapters)).shorten(most) if most >= CHUNK else None
             return found if found and found.tokens else None
 
     def read(self, found: Found, by: Identity) -> Copy | None:
-        """Reads what is saved of a prefix; None where it cannot be read any more."""
+        """Reads the saved rows of a prefix. Returns None if they cannot be read any more."""
         with self._passed_over("restore"):
             copy = self.decoder.layers.copy(found.tokens)
             self._archive(by).restore(found, copy.deployment, 0, copy.memories, copy.tables)
@@ -192,7 +192,7 @@ class Reuse:
         return cache, tokens
 
     def _copy_of(self, cache: DynamicCache, start: int, end: int) -> Copy | None:
-        """Returns a copy of a part of a cache, which goes on; None where there is no room for it."""
+        """Returns a copy of a part of a cache, while the cache itself stays in use. Returns None if there is no memory for it."""
         with self._passed_over("save"):
             copy = self.decoder.layers.copy(end, start)
             self.decoder.layers.gather(cache, copy)
@@ -230,7 +230,7 @@ class Reuse:
 
     @contextlib.contextmanager
     def _passed_over(self, what: str) -> Iterator[None]:
-        """Counts what goes wrong, whatever it is, and logs it once of its kind: an answer does not depend on it."""
+        """Counts any failure, and logs it once for each kind. Answers do not depend on it."""
         try:
             yield
         except Exception as error:  # noqa: BLE001

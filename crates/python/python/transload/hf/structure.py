@@ -1,4 +1,4 @@
-"""Reads what a model computes with beside its parameters: modules in order, their numbers, functions, buffers, hooks and code."""
+"""Reads what a model computes with besides its parameters: modules in order, their numbers, functions, buffers, hooks and code."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ OF_MODELS = frozenset(
     "name_or_path padding_idx warnings_issued generation_config generate all_tied_weights_keys hf_device_map device_map hf_quantizer"
     " is_quantized quantization_method is_parallelizable model_parallel is_gradient_checkpointing peft_config".split()
 )
-"""Such attributes of a whole model of transformers."""
+"""Attributes of whole models of transformers that do not change what they compute."""
 OF_CONFIGS = frozenset(
     "name_or_path transformers_version dtype architectures bos_token_id eos_token_id pad_token_id sep_token_id use_cache"
     " return_dict output_hidden_states output_attentions id2label label2id problem_type torchscript tie_word_embeddings".split()
 )
-"""Fields of a config by which no token is computed otherwise once the model is there."""
+"""Fields of a config that change no token once the model is loaded."""
 MOVING = ("inv_freq", "max_seq_len_cached")
 """Buffers that dynamic NTK and LongRoPE set anew with each prompt; `original_inv_freq` stays."""
 VERSIONED = tuple(
@@ -221,8 +221,8 @@ def blank(model: Any) -> Structure | None:
 
 
 class _Empty(TorchFunctionMode):
-    """Has uninitialized tensors take no memory and no filling: parameters begin as such, what is computed does not. It holds in
-    this thread alone."""
+    """Makes uninitialized tensors take no memory and no time. Parameters begin as such, computed tensors do not. It applies to this thread
+    only."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

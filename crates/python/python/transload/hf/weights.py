@@ -18,11 +18,12 @@ from .structure import Structure
 STANDARD = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)|model\.safetensors\.index\.json")
 """Files that `from_pretrained` loads from a folder, all of them. Others are loaded where the caller says which."""
 LOADED = ("dtype", *_weights.VOLATILE)
-"""Fields of a config that loading a model sets. The dtype is that of what is cached, too."""
+"""Fields of a config that are set when a model is loaded. The dtype is also that of the cache."""
 WRAPPED = re.compile(r"(^|\.)(base_layer|original_module)\.")
 """Matches the names of tensors that PEFT wraps."""
 SAMPLE = 64
-"""So many bytes of a tensor are looked at each time. Adapters are merged through `.data`, which no version counts."""
+"""The number of bytes of a tensor that are compared each time. Adapters are merged through `.data`, which does not change a tensor's
+version."""
 
 
 class Weights:
@@ -60,7 +61,7 @@ class Weights:
 
 
 def _by_files(model: Any, found: Structure) -> str | None:
-    """Returns the name that every engine has for a model's files, if they are all that was loaded and it computes what they say."""
+    """Returns the name that every engine gives a model's files, if the model was loaded from these alone and computes what they say."""
     folder = Path(model.config._name_or_path)
     files = _weights.weight_files(folder) if folder.is_dir() else []
     formats = {"bin" in file.suffix for file in files if STANDARD.fullmatch(file.name)} if files else set()
@@ -100,7 +101,7 @@ def _adapters(found: Structure) -> tuple[dict[str, torch.Tensor], str]:
 
 
 def _look(tensors: dict[str, torch.Tensor]) -> tuple[Any, ...]:
-    """Returns what shows that a tensor was changed or replaced: its version, and a sample of its bytes."""
+    """Returns a tensor's version and a sample of its bytes, which show whether it was changed or replaced."""
     samples: dict[torch.device, list[torch.Tensor]] = {}
     for each in tensors.values():
         if not each.is_meta and each.numel():

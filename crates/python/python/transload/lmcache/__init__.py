@@ -48,7 +48,7 @@ def tell_what_is_not_seen(given: dict) -> None:
 
 
 def read_settings(given: dict, where: str, **defaults) -> dict:
-    """Checks what somebody has configured: all that is not a default, nor the one required key `uri`, is refused by name."""
+    """Checks the configured settings. Anything that is neither a default nor the required key `uri` is refused by name."""
     defaults = {"threads": None, **defaults}
     if unknown := sorted(set(given) - set(defaults) - {"uri"}):
         names = ", ".join(["uri", *sorted(defaults)])

@@ -157,7 +157,7 @@ class L2Adapter(L2AdapterInterface):
         return KeyListPage(entries=entries, next_page_token=page[page_size - 1][0] if more else None)
 
     def register_listener(self, listener) -> None:
-        """Adds a listener, and tells it what is in the store from before."""
+        """Adds a listener, and reports to it the objects that the store already has."""
         super().register_listener(listener)
         with self._lock:
             # LMCache takes the first of a batch for what is to be evicted last.
@@ -172,7 +172,7 @@ class L2Adapter(L2AdapterInterface):
         return {"is_healthy": not errors, "type": "transload.lmcache.L2Adapter", "errors": errors, **counts}
 
     def close(self) -> None:
-        """Ends when all that was submitted is done."""
+        """Waits until all submitted work is done, and ends."""
         for threads in self._threads.values():
             threads.shutdown()
         with self._lock:
@@ -261,7 +261,7 @@ class L2Adapter(L2AdapterInterface):
         return _bitmap(loaded)
 
     def _evict(self) -> None:
-        """Deletes what was not used for longest, down to the cap. LMCache's own eviction leaves more room, where it is configured."""
+        """Deletes the least recently used objects, down to the cap. LMCache's own eviction leaves more room, if it is configured."""
         over, victims = self.get_usage().total_bytes_used - self._cap, []
         with self._lock:
             for key, size in self._sizes.items():
@@ -274,7 +274,7 @@ class L2Adapter(L2AdapterInterface):
             self.delete(victims)
 
     def _account(self, there: dict[ObjectKey, int], gone=()) -> None:
-        """Tells LMCache of objects that are there, and of others that are gone, as far as it does not know."""
+        """Reports to LMCache the objects that are present and those that are gone, as far as it does not know."""
         with self._lock:
             new = {key: size for key, size in there.items() if self._sizes.get(key) != size}
             old = {key: self._sizes.pop(key) for key in (*gone, *new) if key in self._sizes}
@@ -322,7 +322,7 @@ def _text(key: ObjectKey) -> str:
 
 
 def _key(name: bytes) -> ObjectKey | None:
-    """Reads what `_text` writes; whatever else is in the namespace is None."""
+    """Parses the text that `_text` writes. Returns None for anything else in the namespace."""
     try:
         model, rank, group, digest, *salt = name.decode().split("@")
         key = ObjectKey(bytes.fromhex(digest), model, int(rank, 16), int(group, 16), *salt)

@@ -119,10 +119,10 @@ class Storage(StoragePluginInterface):
         return self.local_cpu_backend
 
     def touch_cache(self) -> None:
-        """Does nothing: a store knows itself what was used."""
+        """Does nothing, since a store records uses itself."""
 
     def close(self) -> None:
-        """Ends when all that was put is stored."""
+        """Waits until all chunks are stored, and ends."""
         self._writers.shutdown()
         self._readers.shutdown()
 
@@ -171,7 +171,7 @@ class Storage(StoragePluginInterface):
             return None
 
     def _allocate(self, info) -> MemoryObj | None:
-        """Allocates memory for a chunk, if it is of the layout that this engine has, and there is some."""
+        """Allocates memory for a chunk, if its layout is that of this engine and memory is available."""
         if info is None or self.local_cpu_backend is None or (read := self._read_meta(info)) is None:
             return None
         return self.local_cpu_backend.allocate(*read, busy_loop=False)
@@ -196,7 +196,7 @@ class Storage(StoragePluginInterface):
 
 
 def _what_computes(metadata) -> tuple[list[Model], list]:
-    """Returns the model that LMCache tells of. A scheduler is told no more than its workers, with whom it has to agree.
+    """Returns the model that LMCache reports. A scheduler uses no more than its workers know, since the two must agree.
 
     Raises:
         Unseen: it tells of none.
@@ -214,7 +214,7 @@ def _what_computes(metadata) -> tuple[list[Model], list]:
 
 
 def _settings(extra: dict) -> dict:
-    """Returns the settings of this plugin in LMCache's `extra_config`, whatever name it has there."""
+    """Returns the settings of this plugin in LMCache's `extra_config`, under any name."""
     ours = [
         name.removesuffix("module_path")
         for name, value in extra.items()

@@ -17,7 +17,7 @@ Value = list[tuple[int, int]]
 """The memory of an object: addresses and lengths in bytes."""
 
 _AXES = "pp", "attn_cp", "dcp"
-"""Ways of sharing out a cache, beside TP, with which each rank has something of its own under one page hash."""
+"""Ways of dividing a cache, besides TP, in which each rank has its own data under the same page hash."""
 
 
 class Pool:
@@ -68,7 +68,7 @@ class Pool:
         return [all(objects[i * self._objects : (i + 1) * self._objects]) for i in range(count)]
 
     def locate(self, indices: torch.Tensor, count: int, copied: bool) -> tuple[list[Value], list[torch.Tensor]]:
-        """Tells where each object of `count` pages lies, and which tensors stand for pages that are copied whole.
+        """Tells where each object of `count` pages is, and which tensors stand for pages that are copied whole.
 
         Those hold the pages if `copied`, and otherwise have room for them.
         Raises `ValueError` if `indices`, those of all tokens, are not of so many pages.

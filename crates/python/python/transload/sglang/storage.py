@@ -33,7 +33,7 @@ _FROM_FILES = ("auto", "safetensors", "fastsafetensors", "instanttensor", "pt", 
 """Values of ``--load-format`` with which weights come from the files of the model."""
 
 _FIGURES = 4096
-"""So many transfers are kept for `get_stats`; the scheduler asks many times a second."""
+"""The number of transfers kept for `get_stats`. The scheduler asks many times a second."""
 
 
 class Storage(HiCacheStorage):
@@ -47,7 +47,7 @@ class Storage(HiCacheStorage):
     """
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: dict[str, Any] | None = None):
-        """Raises `ValueError` for a setting that is missing, unknown or wrong, and whatever `Objects` raises."""
+        """Raises `ValueError` for a setting that is missing, unknown or wrong, and all errors of `Objects`."""
         settings = storage_config.extra_config or {}
         if unknown := sorted(settings.keys() - _OURS - _SGLANGS):
             unknown = ", ".join(unknown)
@@ -98,7 +98,7 @@ class Storage(HiCacheStorage):
     def batch_set_v1(
         self, keys: list[str], host_indices: torch.Tensor, extra_info: HiCacheStorageExtraInfo | None = None
     ) -> list[bool]:
-        """Writes pages of the pool. Those that are there already count as written."""
+        """Writes pages of the pool. Pages that are already stored count as written."""
         return self._transfer("write", [(PoolName.KV, keys, host_indices)])[0]
 
     # --- pages of several pools ---
@@ -182,7 +182,7 @@ class Storage(HiCacheStorage):
     # --- the rest ---
 
     def clear(self) -> bool:
-        """Removes the pages of this model and namespace, in whatever layout, and no others."""
+        """Removes the pages of this model and namespace, in all layouts, and no others."""
 
         def remove() -> bool:
             self._objects.delete([key for key, *_ in self._objects.list()])
@@ -205,7 +205,7 @@ class Storage(HiCacheStorage):
         )
 
     def _look_up(self, requests: list[tuple[str, list[str]]]) -> list[list[bool]]:
-        """Tells of pages of several pools whether they are there, in one trip to the store."""
+        """Returns which pages of several pools are stored, in one round trip."""
         nothing = [[False] * len(keys) for _, keys in requests]
 
         def look_up() -> list[list[bool]]:

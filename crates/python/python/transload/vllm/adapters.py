@@ -44,7 +44,7 @@ _digests: weakref.WeakKeyDictionary[Any, tuple[str, str, bytes]] = weakref.WeakK
 
 
 def watch() -> None:
-    """Has a digest taken of each adapter that vLLM loads in this process, when it loads it."""
+    """Computes a digest of each adapter when vLLM loads it in this process."""
     try:
         from vllm.lora.worker_manager import WorkerLoRAManager
 
@@ -83,7 +83,7 @@ def loaded(lora_config: LoRAConfig | None) -> Loaded:
 
 
 def digest(adapter: Any) -> bytes:
-    """Returns a digest of all that an adapter holds, but for its number, which is this server's.
+    """Returns a digest of everything in an adapter except its number, which only this server knows.
 
     Raises:
         TypeError: something in it cannot be read.
@@ -122,14 +122,14 @@ def _feed(found: hashlib._Hash, value: Any) -> None:
 class _Known:
     digest: bytes
     is_mixed: bool = False
-    """Whether another adapter had this name and path before: vLLM's own cache does not tell them apart."""
+    """Whether another adapter had this name and path before. vLLM's own cache does not distinguish them."""
 
 
 class Adapters:
     """Knows the adapters that all workers of an engine have loaded. It is in the scheduler."""
 
     def __init__(self, ranks: int, *, are_replaced_unseen: bool = False) -> None:
-        """`are_replaced_unseen`: whether nobody tells of an adapter that takes the place of another. Then none is known."""
+        """`are_replaced_unseen`: whether vLLM does not report that an adapter replaces another. Then no adapter has a name."""
         self._are_replaced_unseen = are_replaced_unseen
         self._ranks: dict[int, Loaded] = dict.fromkeys(range(ranks), {})
         self._known: dict[tuple[str, str], _Known] = {}
@@ -193,7 +193,7 @@ class Adapters:
         return found.hex()
 
     def is_still(self, adapter: LoRARequest | None, digest: str | None) -> bool:
-        """Returns whether no worker has told of another adapter than that of the digest, also where it is evicted by now."""
+        """Returns whether no worker has reported an adapter with another digest, even if the adapter is evicted by now."""
         if adapter is None:
             return True
         known = self._known.get((adapter.lora_name, adapter.lora_path))

@@ -33,11 +33,11 @@ MarkOnce = Callable[[], "Mark | None"]
 @dataclass(frozen=True)
 class Group:
     layer: Layer
-    """What each of its layers caches."""
+    """The content of each layer's cache."""
     source: int
     """The number of vLLM's cache group whose block tables it has."""
     split: int
-    """The kernels divide each of the manager's blocks into so many. vLLM's block tables count the manager's."""
+    """The number of kernel blocks in each of the manager's blocks. vLLM's block tables count the manager's."""
     step: int
     """Blocks of the kernels from one of the manager's to the next: more than `split` where pages of other layers lie between them."""
     block_size: int
@@ -46,7 +46,7 @@ class Group:
     """The cache of each layer, by block of the kernels."""
 
     def table(self, blocks: list[int], tokens: int) -> list[int]:
-        """Returns the block table of a request of so many tokens, in the deployment's blocks."""
+        """Returns the block table of a request with this many tokens, in the deployment's blocks."""
         if self.layer.is_ring:
             # A ring has one block. The needed tokens lie between two multiples of its size, so that block is the last entry.
             return [-1] * (-(-tokens // self.block_size) - 1) + [block or -1 for block in blocks]
@@ -96,7 +96,7 @@ class Cache:
         return functools.cache(self.mark)
 
     def tables(self, blocks: Blocks, tokens: int) -> list[list[int]]:
-        """Returns the block table of each group of the deployment, for a request of so many tokens."""
+        """Returns the block table of each group of the deployment, for a request with this many tokens."""
         return [group.table(blocks[group.source], tokens) for group in self.groups]
 
     def clear(self, blocks: Blocks, start: int, tokens: int) -> None:
@@ -188,7 +188,7 @@ def read(
 
 @dataclass(frozen=True)
 class _Part:
-    """What one pipeline stage has of a group of the deployment."""
+    """The share of a deployment's group that one pipeline stage has."""
 
     source: int
     layer: Layer
@@ -242,7 +242,7 @@ def _of_this_stage(
 
 
 def _of_all_stages(own: list[_Part]) -> list[list[_Part]]:
-    """Returns what each stage has. All of them have to call this."""
+    """Collects a value from each stage. All stages must call this."""
     group = get_pp_group()
     if group.world_size == 1:
         return [own]
@@ -269,7 +269,7 @@ def _by_group(stages: list[list[_Part]]) -> list[list[_Part | None]]:
 
 
 def _common(parts: list[_Part | None]) -> dict[str, Any]:
-    """Returns where a group's blocks are, on all stages or on each.
+    """Returns the place of a group's blocks, for all stages or for each.
 
     Raises:
         UnsupportedCache: stages differ in what has to be alike on all.
@@ -302,7 +302,7 @@ _BY_STAGE = ("offset", "block_stride", "layer_stride")
 
 
 def _layers_of_stages(stages: list[list[_Part]]) -> list[int]:
-    """Returns how many layers each stage has, up to the last one that it caches."""
+    """Returns the number of layers of each stage, counted up to its last layer with a cache."""
     counts, end = [], 0
     for stage, parts in enumerate(stages):
         numbers = [number for part in parts for number in part.layers]
@@ -318,7 +318,7 @@ def _layers_of_stages(stages: list[list[_Part]]) -> list[int]:
 
 
 def _runs(blocks: list[int]) -> list[tuple[int, int]]:
-    """Returns where blocks that are neighbours in memory begin and end."""
+    """Returns the runs of blocks that are neighbours in memory."""
     runs: list[tuple[int, int]] = []
     for block in sorted({*blocks}):
         if runs and runs[-1][1] == block:
@@ -331,7 +331,7 @@ def _runs(blocks: list[int]) -> list[tuple[int, int]]:
 def _groups_of(
     vllm_config: VllmConfig, group: Any, kv_caches: dict[str, Any], numbers: dict[str, int], drafts: set[str]
 ) -> list[tuple[Layer, list[str]]]:
-    """Returns the layers of one of vLLM's groups, by what they cache, in order of their numbers."""
+    """Returns the layers of one of vLLM's groups by the content of their caches, in the order of their numbers."""
     found: list[tuple[Layer, list[str]]] = []
     seen = set()
     for name in sorted(filter(numbers.__contains__, group.layer_names), key=numbers.__getitem__):
@@ -375,7 +375,7 @@ def _groups_of(
 
 
 def _named_by_all(layer: Layer, tensor: torch.Tensor, name: str) -> Layer:
-    """Names a layer by all that has to be the same on both servers, so that others are refused.
+    """Names a layer by everything that must be equal on both servers, so that others are refused.
 
     Raises:
         UnsupportedCache: it drafts. Which part of a prompt is moved would depend on it, and the other server need not have it.
@@ -499,7 +499,7 @@ def _blocks_of_kernels(tensor: torch.Tensor, num_blocks: int, name: str) -> int:
 
 
 def _kernel_block(layer: Layer, tokens: int, name: str) -> int:
-    """Returns the tokens of the kernels' blocks, in which they divide blocks of so many tokens."""
+    """Returns the number of tokens in a kernel's block, if the manager's blocks have this many."""
     sizes = layer.kernel_blocks
     fixed = [size for size in sizes if isinstance(size, int) and tokens % size == 0]
     if not sizes or tokens in fixed or any(not isinstance(size, int) and tokens % size.base == 0 for size in sizes):

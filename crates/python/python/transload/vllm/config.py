@@ -23,8 +23,7 @@ _INSTANCE = re.compile(r"[A-Za-z0-9._~-]{1,%d}" % _LONGEST)
 
 
 class Before(dict[str, Any]):
-    """Holds what `weights.before_loading` has found. No JSON has this type, so that an operator cannot give one and switch off
-    what is checked with it."""
+    """Holds the result of `weights.before_loading`. No JSON has this type, so an operator cannot set it to switch the check off."""
 
 
 class ConfigError(ValueError):
@@ -38,8 +37,8 @@ class Config:
     certs: Path | None
     """Folder that ``transload certs init`` made. None where there is a store only: nothing moves between servers."""
     agent: str
-    """Name of the service that this server is of: all that share one certificate, ``NAME.pem``. A rank may have one of its
-    own, ``NAME-r.pem``."""
+    """Name of the service of this server. All servers of a service share one certificate, ``NAME.pem``. A rank may have its own,
+    ``NAME-r.pem``."""
     host: str
     """Host name or address by which other servers reach this one. Default: vLLM's own (``VLLM_HOST_IP``)."""
     instance: str | None = None
@@ -47,37 +46,37 @@ class Config:
     port: int = 7600
     """UDP port of rank 0; rank r takes ``port + r``. The ranks of a pipeline stage follow those of the stage before. With data parallelism the ranks of engine 1 follow those of engine 0, and so on."""
     model: str | None = None
-    """What tells the model from others: blocks are only loaded for the same. Default: see `weights`."""
+    """Name of the model. Blocks are only loaded from servers with the same name. Default: see `weights`."""
     announce: str | None = None
     """The etcd at which ``transload proxy --discover`` finds this server: ``etcd://HOST:PORT/PREFIX``. Of engines that share one URL
     the first announces it."""
     announce_url: str | None = None
-    """Where this server answers requests, as the proxy sees it."""
+    """URL at which the proxy reaches this server."""
     reset_keeps_weights: bool = False
-    """Whether weights are the same after vLLM has cleared its caches: they are not changed in place."""
+    """Whether weights stay the same when vLLM clears its caches, so that they are never changed in place."""
     lanes: int | None = None
     """Connections to each other rank that bytes are spread over. Default: the agent's own choice."""
     lane_ports: tuple[int, int] | None = None
     """First and last UDP port that these connections may use, for firewalls. Default: any."""
     mode: str = "pull"
-    """How blocks come to this server when it decodes: ``pull``, or ``push``, where the prefill server is invited to write
-    them and is in charge from then on. A prefill server serves both."""
+    """The direction of transfers to this decode server: ``pull``, or ``push``, where it invites the prefill server to write its blocks. A
+    prefill server serves both."""
     require: str = "any"
-    """Which paths bytes may take: ``any``, ``quic`` (the network only), ``local`` (what stays on one host), ``ring`` or ``device``."""
+    """The paths that bytes may take: ``any``, ``quic`` (the network only), ``local`` (within one host), ``ring`` or ``device``."""
     wire_codec: str = "exact"
-    """How keys and values come to this server when it decodes, and may go to others when it prefills: ``exact``, or in fewer
-    bytes, for slow networks, with ``q8`` or ``q4``. What comes then is not exact."""
+    """The codec of keys and values on the network: ``exact``, or smaller, for slow networks, ``q8`` or ``q4``, which are not exact. It
+    applies to loads when this server decodes, and permits the codec to others when it prefills."""
     lease_seconds: float = 60.0
     """How long prefilled blocks are kept for a decode server that does not come. It renews while a request waits, until
     they were kept for ``timeout_seconds`` more."""
     unclaimed_share: float = 0.5
-    """Of the cache, what prefilled blocks may hold that no decode server has asked for yet; one request alone may hold
-    more. Beyond it the oldest are taken back."""
+    """The share of the cache that prefilled blocks may hold before a decode server asks for them; a single request may hold more. Beyond it
+    the oldest are taken back."""
     overlap_share: float = 0.5
-    """Of the cache, what requests may hold whose prompts are loaded while they are prefilled; one request alone may hold
-    more. Beyond it requests wait without blocks."""
+    """The share of the cache for requests whose prompts are loaded while they are prefilled; a single request may hold more. Beyond it
+    requests wait without blocks."""
     timeout_seconds: float = 300.0
-    """How long a load may take, retries included."""
+    """The time limit of a load, retries included."""
     stall_seconds: float = 5.0
     """How long another server may stand still, or be silent, before a load from it is tried again. A process that is gone is
     heard of in a second, where its host says that the port is closed; this is for hosts that vanish or say nothing."""
@@ -89,24 +88,24 @@ class Config:
     store_model: str | None = None
     """The model's name in the store. Default: its first served name."""
     store_weights: str | None = None
-    """What tells its weights apart from others of that name. Default: see `weights`."""
+    """Name of the weights, to tell them from others of that model name. Default: see `weights`."""
     store_engine: str = "version"
-    """What of the engine another one has to have in common to load what this one saved: ``any`` (nothing), ``engine`` (that
-    it is vLLM) or ``version`` (its minor version too). The same on all servers that share a store."""
+    """What must be equal in an engine that loads what this one saved: ``any`` (nothing), ``engine`` (that it is vLLM) or ``version`` (its
+    minor version too). It must be the same on all servers that share a store."""
     codec: str = "exact"
-    """How the store keeps keys and values: ``exact``, or in less room with ``q8`` or ``q4``. What is loaded then is not exact,
-    and prefixes that were saved with another codec are not found."""
+    """The codec of keys and values in the store: ``exact``, or smaller, ``q8`` or ``q4``. With these, loads are not exact, and prefixes
+    that were saved with another codec are not found."""
     kv_events: bool = False
-    """Whether vLLM's KV events (``--kv-events-config``) tell of what this server saves in the store too."""
+    """Whether vLLM's KV events (``--kv-events-config``) also report what this server saves in the store."""
     store_trusts_media_identifiers: bool = False
     """Whether clients call images and the like by what is in them. Where they may choose, and have no salt, a prompt is
     saved and loaded up to the last whole token chunk before the first of them only."""
     store_wait_seconds: float = 2.0
-    """How long a request waits to hear what of it is saved, before it is computed."""
+    """How long a request waits to learn what is saved of it. Then it is computed."""
     store_timeout_seconds: float = 30.0
-    """How long a load from the store may take before its request is computed, and a save before it is given up."""
+    """The time limit of a load from the store, after which the request is computed, and of a save, after which it is cancelled."""
     store_staging_gib: float = 1.0
-    """Memory of each rank for what is saved while the store takes it. What does not fit is not saved."""
+    """Memory of each rank for blocks that are being saved. Blocks that do not fit are not saved."""
 
     @classmethod
     def read(cls, vllm_config: VllmConfig) -> Config:
@@ -241,7 +240,7 @@ class Config:
 
     @property
     def is_exact(self) -> bool:
-        """Returns whether what is loaded from the store is what was saved, bit for bit."""
+        """Returns whether loads from the store equal what was saved, bit for bit."""
         return self.codec == "exact"
 
     def announcements(self, kv_role: str) -> list[Announcement]:

@@ -106,7 +106,7 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
         return self.in_scheduler.build_step(scheduler_output)
 
     def has_pending_push_work(self) -> bool:
-        """Returns whether vLLM is to go on stepping where it has no request: what is saved is published after that."""
+        """Returns whether vLLM must keep stepping without requests, since saves are still to be published."""
         saved = self.in_scheduler.saved
         return saved is not None and saved.is_saving
 

@@ -50,7 +50,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Content:
-    """Holds a request's prompt, whatever computes it: all that vLLM's own block hashes cover, but for the adapter.
+    """Identifies a request's prompt independently of the model: everything that vLLM's block hashes cover, except the adapter.
 
     Two requests with the same token ids but another image, salt or embedding are different content, so that the blocks of
     one are never taken for those of the other.

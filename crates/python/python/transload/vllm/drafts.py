@@ -1,4 +1,4 @@
-"""Tells layers that draft tokens from those of the model, which checks what was drafted."""
+"""Distinguishes layers that draft tokens from those of the model, which checks the drafts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Follows calls of vLLM's engine that connectors are not told of: weights that change in place or are named, adapters that are
-replaced, and steps that vLLM makes only because of a connector, so that it may rest.
+"""Follows calls of vLLM's engine that connectors do not get: weights that change in place or get a name, adapters that are replaced, and
+steps that vLLM makes only because of a connector, so that it may rest.
 
 These are calls of vLLM's engine, which is in the process of its scheduler and holds the connector. So they are followed
 there. None is an interface that vLLM promises. Where a version has not one of them, or calls it with something else, what depends on it
@@ -33,7 +33,7 @@ WITHOUT = {
     "change",
     "_process_input_queue": "cannot rest while it only holds blocks for others: it takes a core meanwhile",
 }
-"""The methods of vLLM's engine that are followed, and what becomes of a server whose vLLM has not got one."""
+"""The followed methods of vLLM's engine, and the consequence for a server whose vLLM lacks one."""
 
 LEAVE_WEIGHTS = {
     "check_health",
@@ -64,17 +64,17 @@ LEAVE_WEIGHTS = {
 
 
 TIERS: weakref.WeakSet[TransloadTier] = weakref.WeakSet()
-"""The tiers of this process, which are told when weights may change in place."""
+"""The tiers of this process, which are notified when weights may change in place."""
 
 
 REST_SECONDS = 0.1
-"""An engine that only holds blocks for others waits this long for a call of a client before it steps again; without a pause
-its steps would take most of a core. Blocks that nobody needs any more are freed so much later, at most."""
+"""How long an engine that only holds blocks for others waits for a client before it steps again. Without a pause, its steps would use most
+of a core. Blocks that are no longer needed are freed this much later, at most."""
 
 
 def follow() -> set[str]:
-    """Has every engine of this process tell its connector what it is called for, and rest where it only holds blocks. It may
-    be called again. Returns the methods, of those in `WITHOUT`, that this vLLM has not got."""
+    """Makes every engine of this process notify its connector of calls, and rest while it only holds blocks. It may be called again.
+    Returns the methods of `WITHOUT` that this vLLM lacks."""
     # Whoever makes the scheduler's half has it imported.
     module = sys.modules.get("vllm.v1.engine.core")
     core, process = (getattr(module, name, None) for name in ("EngineCore", "EngineCoreProc"))
@@ -135,7 +135,7 @@ def _announced(sleep: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _after(tell: Callable[[Scheduler, Any], None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Has `tell` called after each call of a method that went well, with its first argument."""
+    """Calls `tell` with a method's first argument after each successful call."""
 
     def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(method)

@@ -1,4 +1,4 @@
-"""Tells routers which blocks of prompts a store has, through vLLM's own KV events.
+"""Reports to routers which blocks of prompts a store has, through vLLM's own KV events.
 
 The unit is vLLM's block, with the hash that vLLM's events of the same block in GPU memory have, because that is what routers look up:
 they know nothing of token chunks. As vLLM's OffloadingConnector does it, only groups whose layers see everything are told of.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 MOST = 10_000
-"""So many events are kept for vLLM, which takes them with each step; then the oldest are dropped."""
+"""The most events kept for vLLM, which takes them with each step. Beyond it the oldest are dropped."""
 
 
 class Events:
@@ -45,8 +45,8 @@ class Events:
         self._untaken: deque[BlockStored] = deque(maxlen=MOST)
 
     def of(self, request: Request, start: int, end: int) -> list[BlockStored]:
-        """Returns what to tell once the tokens from `start` to `end` of a prompt are in the store: one event for each group, of the
-        blocks that are whole by then."""
+        """Returns the events to report once the tokens from `start` to `end` of a prompt are stored: one for each group, with the blocks
+        that are complete by then."""
         events = []
         for group, spec in self._groups:
             size = spec.block_size
@@ -77,7 +77,7 @@ class Events:
         self._untaken.extend(events)
 
     def take(self) -> list[BlockStored]:
-        """Returns what has not been taken yet."""
+        """Returns the events that have not been taken yet."""
         taken = list(self._untaken)
         self._untaken.clear()
         return taken

@@ -72,7 +72,7 @@ class Load:
     start: int
     tokens: int
     ahead: list[Part] | None = None
-    """The pieces that are loaded while the prompt is still prefilled, as far as it is divided. None if it is prefilled already."""
+    """The pieces to load while the prompt is still being prefilled. None if it is prefilled already."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Step(KVConnectorMetadata):
     """Tells workers what to do in a step, by request id."""
 
     computes: bool = False
-    """Whether vLLM computes anything in it."""
+    """Whether vLLM computes anything in this step."""
     lend: dict[str, Lend] = field(default_factory=dict)
     lend_ahead: dict[str, list[Lend]] = field(default_factory=dict)
     """Pieces of prompts that are still prefilled."""
@@ -112,17 +112,17 @@ class Step(KVConnectorMetadata):
     reclaim: list[str] = field(default_factory=list)
     """Requests among them that no decode server has asked for, and whose blocks are wanted back."""
     take_back: list[str] = field(default_factory=list)
-    """Requests whose leases are void: no ticket went out, and who reads a piece is told that it does not count."""
+    """Requests whose leases are void. No ticket was given out, and readers of a piece learn that it does not count."""
     take_back_all: bool = False
-    """Whether all leases of before are void, whoever has a ticket."""
+    """Whether all earlier leases are void, including those with a ticket."""
     load: dict[str, Load] = field(default_factory=dict)
     unnamed: dict[str, tuple[Ticket | None, str]] = field(default_factory=dict)
-    """Requests that are computed here although they have a ticket, and why nobody can say what their blocks hold."""
+    """Requests that are computed here although they have a ticket, and why the content of their blocks has no name."""
     stop_loading: list[str] = field(default_factory=list)
     renew: dict[Ticket, float] = field(default_factory=dict)
     """Tickets of requests that wait, and for how many seconds; one rank renews them for all."""
     give_up: list[Ticket] = field(default_factory=list)
-    """Tickets that nobody will use; one rank tells for all."""
+    """Tickets that will not be used. One rank reports them for all."""
     restore: dict[str, Restore] = field(default_factory=dict)
     keep: list[str] = field(default_factory=list)
     """Requests that have ended, whose blocks stay until they are saved, or are let go."""
@@ -136,7 +136,7 @@ class Report(KVConnectorWorkerMetadata):
     """Tells the scheduler what happened in a step, but for what vLLM asks the workers itself."""
 
     parts: dict[str, dict[int, bytes | None]] = field(default_factory=dict)
-    """What has been saved of requests: each rank's part, None where it failed."""
+    """The saved part of each rank, by request; None where it failed."""
     adapters: dict[int, Loaded] = field(default_factory=dict)
     """The adapters that a rank has loaded, if that is news."""
     claimed: set[str] = field(default_factory=set)

@@ -23,7 +23,7 @@ NOTHING = {
 }
 """The deployment of an agent without memory."""
 MOST = 256
-"""How many servers are remembered; of more, the oldest is met anew."""
+"""The most servers that are remembered. Beyond it the oldest is forgotten and tried again."""
 
 _Life = tuple[bytes, int]
 
@@ -53,7 +53,7 @@ class Misfits:
         return True
 
     def cancel(self, ticket: Ticket) -> Completion | None:
-        """Gives up what a ticket of such a server stands for; None where the server cannot be told.
+        """Cancels the lease of such a server's ticket. Returns None where the server cannot be notified.
 
         Raises:
             AgentError: there can be no agent for it.

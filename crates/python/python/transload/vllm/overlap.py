@@ -1,4 +1,4 @@
-"""Loads a prompt while it is still prefilled: in pieces, each as soon as the prefill server has computed that much.
+"""Loads a prompt while it is still being prefilled: in pieces, each as soon as the prefill server has computed it.
 
 Both servers get the same random id with the request, and at the same time. From it and from the prompt's length they
 derive the lease sets, so that nothing has to travel from one to the other meanwhile: the prefill server opens a lease for the
@@ -30,12 +30,12 @@ LIFE = "transload_life"
 """The field of a prefill server's answer that says which life of which engine has lent the prompt under that id."""
 
 PIECE_TOKENS = 256
-"""Pieces are so long, or a multiple of it, so that they end where whole blocks and the tiles of codecs do."""
+"""Pieces have a multiple of this length, so that they end where whole blocks and the tiles of codecs do."""
 MOST_PIECES = 16
-"""A prompt has at most so many: what is left when its prefill ends takes a 16th of the time, while each costs a lease and a
-request on every rank."""
+"""The most pieces of a prompt. The rest takes a 16th of the time after the prefill, while each piece costs a lease and a request on every
+rank."""
 _AT_A_TIME = 2
-"""So many pieces are asked for at once: the next one is there when a step of a busy engine looks for it."""
+"""The number of pieces that are requested at once. So the next one is there when a step of a busy engine looks for it."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Overlap:
 
     @classmethod
     def read(cls, given: Any) -> Overlap | None:
-        """Returns what a proxy has drawn. None if that is no id."""
+        """Parses the id that a proxy has drawn. Returns None if it is no id."""
         try:
             return cls(bytes.fromhex(given)) if isinstance(given, str) and len(given) == 32 else None
         except ValueError:
@@ -58,7 +58,7 @@ class Overlap:
 
 
 def piece_ends(tokens: int) -> list[int]:
-    """Returns where the pieces of a prompt end. The rest comes with its last lease."""
+    """Returns the ends of a prompt's pieces. The last lease covers the rest."""
     least = -(-tokens // MOST_PIECES)
     size = -(-least // PIECE_TOKENS) * PIECE_TOKENS
     return list(range(size, tokens, size)) if size else []
@@ -68,7 +68,7 @@ class Overlapped:
     """A load in parts, in the place of a `Transfer`. What does not come in pieces comes with the lease of the whole prompt."""
 
     def __init__(self, ahead: list[Part], whole: Part, seconds: float, pull: Callable[[Part, float], Transfer]) -> None:
-        """`pull` begins to load a part, for at most so many seconds. It keeps the lease if that fails."""
+        """`pull` begins to load a part, with this time limit in seconds. It keeps the lease if that fails."""
         self._pull = pull
         self._until = time.monotonic() + seconds
         self._ahead, self._whole = deque(ahead), whole
@@ -89,7 +89,7 @@ class Overlapped:
         self._cut()
 
     def done(self) -> bool:
-        """Returns whether nothing touches the blocks any more. Goes on with the next parts."""
+        """Returns whether nothing touches the blocks any more. It starts the next parts."""
         while self._under_way and self._under_way[0][1].ended.done():
             self._take(*self._under_way.popleft())
         self._go_on()

@@ -27,7 +27,7 @@ logger = init_logger("vllm." + __name__)
 
 
 MOST_TOLD = 100
-"""How many kinds of failures are remembered as logged."""
+"""The most kinds of failures that are remembered as logged."""
 
 
 class Shelf:
@@ -81,14 +81,14 @@ class Shelf:
 
 
 class Jobs:
-    """Runs jobs that wait for the store in threads of their own; each has so many `seconds`. All methods are for one thread,
-    that of the engine."""
+    """Runs jobs that wait for the store in threads of their own, each with a limit in `seconds`. All methods must be called on the engine's
+    thread."""
 
     def __init__(self, name: str, threads: int, stats: Stats, seconds: float) -> None:
         self._threads, self._count = ThreadPoolExecutor(threads, thread_name_prefix=f"transload-{name}"), threads
         self._stats, self._seconds = stats, seconds
         self._stuck: list[Future] = []
-        """Jobs that were given up and have not returned. Each still has a thread."""
+        """Cancelled jobs that have not returned. Each still has a thread."""
         self._told: set[tuple[str, str]] = set()
 
     def begin(self, what: str, work: Callable[..., Any], *arguments: Any, permit: Permit | None = None) -> Job:
@@ -105,7 +105,7 @@ class Jobs:
         return Job(what, failed, None)
 
     def has_ended(self, job: Job) -> bool:
-        """Returns whether a job has ended, or was given up, as it is when its time is over: nothing touches its blocks any more."""
+        """Returns whether a job has ended or was cancelled, as it is after its time limit. Nothing touches its blocks any more."""
         if not job.future.done() and not job.is_given_up and time.monotonic() - job.begun >= self._seconds:
             self.give_up(job)
             self.failed(job.what, "slow", f"no answer after {self._seconds} s")
@@ -123,7 +123,7 @@ class Jobs:
             job.permit.revoke()
 
     def end(self, job: Job) -> Any:
-        """Returns the result of a job that has ended; None if it failed, or was given up."""
+        """Returns the result of an ended job. None if it failed or was cancelled."""
         if job.is_given_up:
             return None
         error = job.future.exception()
@@ -142,15 +142,15 @@ class Jobs:
             logger.error("the store fails to %s: %s; more of this kind is counted, not logged", what, why)
 
     def skipped(self, what: str, why: str) -> None:
-        """Counts what was not asked of the store, and logs each reason once."""
+        """Counts an operation that was not requested from the store, and logs each reason once."""
         self._stats.store_failed(what)
         if (what, why) not in self._told and len(self._told) < MOST_TOLD:
             self._told.add((what, why))
             logger.warning("nothing is saved or loaded: %s; more of this kind is counted, not logged", why)
 
     def shutdown(self) -> None:
-        """Ends the threads. What has not begun will not begin. Python waits for the rest when it ends, so jobs are to be given up
-        before. A copy that a store or a GPU never ends holds that up for as long as it hangs."""
+        """Ends the threads, and drops jobs that have not begun. Python waits for the others when it ends, so cancel jobs before. A copy
+        that a store or a GPU never ends delays the exit for as long as it hangs."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
@@ -164,7 +164,7 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Returns whether nobody waits for it any more, and nothing touches its blocks."""
+        """Returns whether nothing waits for the job any more, and nothing touches its blocks."""
         return self.future.done() or self.is_given_up and (self.permit is None or self.permit.is_quiet)
 
 

@@ -1,4 +1,4 @@
-"""Which prefixes are loaded from the store and saved to it: the scheduler's half.
+"""Decides which prefixes are loaded from the store and saved to it: the scheduler's half.
 
 A request that comes::
 
@@ -48,12 +48,12 @@ logger = init_logger("vllm." + __name__)
 
 CHUNK = Archive.TOKENS
 REST_SECONDS = 10.0
-"""How long a store that did not answer is left alone: requests that come meanwhile do not wait for it."""
+"""How long a store that did not answer gets no requests. Requests that arrive in this time do not wait for it."""
 SHARE = 0.25
-"""Of the cache, what several requests may hold for saves: with more, others would wait for blocks because the store is
-slow. One alone may hold more, or a long prompt would never be saved."""
+"""The share of the cache that several requests may hold for saves. With more, a slow store would make other requests wait for blocks. A
+single one may hold more, or a long prompt would never be saved."""
 COMPUTED = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_ABORTED)
-"""Ends of a request whose blocks hold what they should."""
+"""The ends of a request after which its blocks have valid contents."""
 
 
 @dataclass
@@ -83,17 +83,17 @@ class _Saving:
     tokens: int
     content: bytes
     size: int
-    """How many blocks it still has."""
+    """The number of blocks that it still has."""
     missing: Missing | None = None
     parts: dict[int, bytes | None] = field(default_factory=dict)
     events: list[BlockStored] = field(default_factory=list)
-    """Routers are told these once it is published."""
+    """The events for routers, reported once the save is published."""
     is_void: bool = False
-    """Whether nothing of it is to be published."""
+    """Whether the save must not be published."""
 
 
 class SavedScheduler:
-    """Decides what is loaded from the store and saved to it. It is in an engine's scheduler."""
+    """Decides what is loaded from the store and saved to it, in an engine's scheduler."""
 
     def __init__(
         self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config, held_back: int, names: Names
@@ -113,7 +113,7 @@ class SavedScheduler:
         self._unnamed: set[str] = set()
         """Requests that were counted as having no name."""
         self._by: dict[str, Computed] = {}
-        """What computes each request that has blocks."""
+        """The identity of the model and adapter that compute each request with blocks."""
         self._saving: dict[str, _Saving] = {}
         self._publishing: list[tuple[Job, list[BlockStored]]] = []
         self._events: Events | None = None
@@ -131,7 +131,7 @@ class SavedScheduler:
         return self.stats.take()
 
     def take_events(self) -> list[BlockStored]:
-        """Returns what routers are to be told, since the last time."""
+        """Returns the events for routers since the last call."""
         return [] if self._events is None else self._events.take()
 
     def meet_workers(self, document: str, whole: int) -> None:
@@ -171,7 +171,7 @@ class SavedScheduler:
         return (tokens, True) if tokens > 0 else (0, False)
 
     def allocated(self, request: Request, blocks: KVCacheBlocks, tokens: int) -> Restore | None:
-        """Returns what workers have to load, where a request has got blocks for `tokens` tokens from the store."""
+        """Returns the loads for the workers, once a request has got blocks for `tokens` tokens from the store."""
         by = self._computed(request)
         if by is not None:
             self._by[request.request_id] = by
@@ -219,7 +219,7 @@ class SavedScheduler:
         return self._shelf.archive(self._deployment, weights).find(prompt)
 
     def _answer(self, job: Job) -> Found | Missing | None:
-        """Returns what a look-up has found. None if it failed: then the store is left alone for a while."""
+        """Returns the result of a look-up. None if it failed: then the store gets no requests for a while."""
         answer = self._jobs.end(job)
         if answer is None:
             self._rest_until = time.monotonic() + REST_SECONDS
@@ -340,7 +340,7 @@ class SavedScheduler:
     # --- what was computed is void ---------------------------------------------------
 
     def forget(self, step: Step) -> None:
-        """Gives up all loads and saves of what was computed before."""
+        """Cancels all loads and saves of what was computed before."""
         for look in self._looks.values():
             if look.job is not None:
                 self._jobs.give_up(look.job)

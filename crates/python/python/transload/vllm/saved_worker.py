@@ -37,7 +37,7 @@ class SavedWorker:
         self._cache: Cache | None = None
         self._loads: dict[str, Job] = {}
         self._unstaged: dict[str, Job | None] = {}
-        """Requests whose blocks stay until they are copied, with the job that copies, once it is known what is missing."""
+        """Requests whose blocks are kept until they are copied, with the copying job once the missing pieces are known."""
         self._saves: dict[str, Job] = {}
         self._released: set[str] = set()
         self._parts: dict[str, dict[int, bytes | None]] = {}
@@ -101,7 +101,7 @@ class SavedWorker:
         return released
 
     def wait(self, seconds: float) -> None:
-        """Waits until a load or a save has ended, or until what is missing may be known; at most so long."""
+        """Waits until a load or a save has ended, or until the missing pieces may be known; at most for this time."""
         jobs = (*self._loads.values(), *self._unstaged.values(), *self._saves.values())
         futures = [job.future for job in jobs if job is not None]
         if futures:

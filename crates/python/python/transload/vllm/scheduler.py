@@ -1,4 +1,4 @@
-"""Decides which requests are lent or loaded, and when: the half of the connector that is in vLLM's scheduler.
+"""Decides which requests are lent or loaded, and when: the half of the connector in vLLM's scheduler.
 
 A request that is prefilled here for somebody else::
 
@@ -60,9 +60,9 @@ PARAMETER = "transload_ticket"
 """The field of ``kv_transfer_params`` that the ticket travels in."""
 
 MOST_TOLD = 100
-"""So many reasons are remembered as logged."""
+"""The most reasons that are remembered as logged."""
 MOST_ANSWERING = 1024
-"""So many requests that want several answers are remembered."""
+"""The most requests with several answers that are remembered."""
 
 
 @dataclass
@@ -72,7 +72,7 @@ class _Lending:
     request: Request
     content: Content
     computed: Computed | None = None
-    """Names what computes it, if that is known and is what it was when its blocks were allocated."""
+    """The identity of what computes it, if it is known and unchanged since its blocks were allocated."""
     lent: Lend | None = None
     """Its lease, once the last prompt token is scheduled."""
     overlap: Overlap | None = None
@@ -80,7 +80,7 @@ class _Lending:
     ahead: int = 0
     """The number of pieces that were lent. A piece is lent once: what a preemption has taken back comes with the whole prompt."""
     is_lent_again: bool = False
-    """Whether a lease of the whole prompt was taken back. The next one has another name, since each is used once."""
+    """Whether a lease of the whole prompt was taken back. The next one needs another name, since each is used once."""
 
 
 @dataclass
@@ -90,7 +90,7 @@ class _Waiting:
     ticket: Ticket | None
     """None if it came without one that could be read."""
     lease_seconds: float
-    """The lease lasts so long, each time that it is renewed."""
+    """The duration of the lease, from each renewal."""
     renewed: float
     overlap: Overlap | None = None
     """Names its lease sets, if it may not be prefilled yet."""
@@ -99,18 +99,18 @@ class _Waiting:
     computed: Computed | None = None
     """Names what computes the request here. Only blocks that the same has computed are loaded."""
     is_void: bool = False
-    """Whether vLLM has cleared its caches since the request came, or changed the weights."""
+    """Whether vLLM has cleared its caches or changed the weights since the request came."""
     unnamed: str = ""
     """The reason for which the request is computed here in place of being loaded."""
 
 
 class Scheduler:
-    """Decides what is lent and loaded. There is one for each engine, in the process of its scheduler."""
+    """Decides what is lent and loaded. Each engine has one, in the process of its scheduler."""
 
     def __init__(
         self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config, untold: set[str]
     ) -> None:
-        """`untold`: the calls of the engine, of those in `engine_calls.WITHOUT`, that nobody tells of."""
+        """`untold`: the engine calls of `engine_calls.WITHOUT` that this vLLM does not report."""
         self._config = config
         self._transfer_config = vllm_config.kv_transfer_config
         ranks = ranks_of(vllm_config.parallel_config)
@@ -125,7 +125,7 @@ class Scheduler:
         """Reasons that were logged, for which prompts got no ticket."""
         self._held_back = _held_back(vllm_config, kv_cache_config)
         self._whole = 1
-        """What is prefilled for others is a multiple of so many tokens: those of blocks that are moved whole."""
+        """Prompts for others are prefilled up to a multiple of this many tokens, since some blocks are only moved whole."""
         self.saved: SavedScheduler | None = None
         if config.store is not None:
             names = Names(self._weights, self._adapters, config.store_weights)
@@ -146,9 +146,9 @@ class Scheduler:
         """The ticket of each request that is being loaded; None for one from the store."""
         self._most_early = int(kv_cache_config.num_blocks * config.overlap_share)
         self._early: dict[str, int] = {}
-        """How many blocks each request has that is loaded while it is prefilled."""
+        """The number of blocks of each request that is loaded while it is prefilled."""
         self._is_divided = not (has_windows(kv_cache_config) or has_rings(kv_cache_config) or kv_cache_config.has_mamba_layers)
-        """Whether pieces of a prompt can be loaded: no layer forgets anything, or keeps what depends on where a prompt ends."""
+        """Whether pieces of a prompt can be loaded: no layer drops tokens, or keeps data that depends on where a prompt ends."""
         self._inexact: set[str] = set()
         """Requests whose blocks hold anything that was restored with a codec, or computed on that, until the blocks are freed."""
         self._answering: dict[str, Ticket] = {}
@@ -271,8 +271,8 @@ class Scheduler:
         return params
 
     def _read_ticket(self, request_id: str, given: Any) -> tuple[Ticket | None, float]:
-        """Returns the ticket that a request came with, and how many seconds its lease lasts. What is none is not kept, whatever
-        its length: nothing is loaded with it."""
+        """Returns the ticket that a request came with, and the seconds of its lease. An invalid ticket is dropped, since nothing is loaded
+        with it."""
         seconds = self._config.lease_seconds
         if not isinstance(given, str):
             logger.error("request %s has no %s: it will not be loaded", request_id, PARAMETER)
@@ -383,7 +383,7 @@ class Scheduler:
     # --- each step -------------------------------------------------------------------
 
     def build_step(self, scheduled: SchedulerOutput) -> Step:
-        """Returns what the workers have to do in this step."""
+        """Returns the work of the workers in this step."""
         self._adapters.step()
         if scheduled.num_scheduled_tokens or self._step.load or self._step.restore:
             self._weights.computes()
@@ -412,8 +412,7 @@ class Scheduler:
 
     @property
     def may_rest(self) -> bool:
-        """Returns whether the engine may rest while blocks are lent: the workers need not be told of anything, and nothing is being
-        saved."""
+        """Returns whether the engine may rest while blocks are lent: the workers need no message, and nothing is being saved."""
         return self._step == Step() and not (self.saved is not None and self.saved.is_saving)
 
     def _lend(self, request_id: str, lending: _Lending, scheduled: int) -> None:
@@ -441,7 +440,7 @@ class Scheduler:
             lending.lent = self._step.lend[request_id] = Lend(lease_set, blocks, content.digest(tokens), tokens, adapter)
 
     def _take_back(self, request_id: str, lending: _Lending) -> None:
-        """Ends the leases of a request, if it has any: its blocks will be somebody else's."""
+        """Ends the leases of a request, if it has any, since its blocks will be used by another one."""
         if lending.lent is not None or lending.ahead:
             lending.is_lent_again |= lending.lent is not None
             lending.lent = None
@@ -526,8 +525,8 @@ class Scheduler:
         return True, params
 
     def _reclaim(self) -> None:
-        """Takes blocks back, as long as those that no decode server has asked for are more than their share. Anybody who
-        may ask this server to prefill could hold all of its cache otherwise."""
+        """Takes blocks back while those that no decode server has asked for exceed their share. Otherwise anyone who may use this server
+        for prefills could fill its cache."""
         while len(self._unclaimed) > 1 and len(set().union(*self._unclaimed.values())) > self._most_unclaimed:
             oldest = next(iter(self._unclaimed))
             del self._unclaimed[oldest]
@@ -563,7 +562,7 @@ class Scheduler:
     # --- what was computed is void ---------------------------------------------------
 
     def reset_cache(self) -> bool:
-        """Voids what was computed before: vLLM clears its caches. False where something of them is still there, or the weights
+        """Voids what was computed before, because vLLM clears its caches. Returns False if some blocks are still held, or if the weights
         have no name from now on."""
         # vLLM does not clear the caches of its own while somebody has blocks. One is the null block.
         assert self._manager is not None
@@ -591,7 +590,7 @@ class Scheduler:
         self._falls_asleep = False
 
     def change_weights(self) -> None:
-        """Voids what was computed before: vLLM changes the weights in place."""
+        """Voids what was computed before, because vLLM changes the weights in place."""
         self._weights.change()
         self._forget()
 
@@ -608,7 +607,7 @@ class Scheduler:
             self._adapters.replace(adapter.lora_int_id)
 
     def _forget(self) -> None:
-        """Takes back what was lent, and loads nothing more of what was computed before."""
+        """Takes back all lent blocks, and loads nothing more that was computed before."""
         self._told.clear()
         for request_id, lending in self._lending.items():
             lending.computed = None

@@ -203,7 +203,7 @@ class Layer:
     """Tokens of the blocks that its kernels can take, where more than strides depends on it: `inside` is within one of these."""
     recurrent: bool = False
     is_ring: bool = False
-    """Whether a request has one block, in which a token's place is its position modulo the block's size."""
+    """Whether a request has a single block, in which a token's place is its position modulo the block's size."""
     draft: bool = False
     """Whether it drafts tokens that the model then checks."""
     scratch: int = field(default=0, compare=False)
@@ -225,7 +225,7 @@ def layers(vllm_config: VllmConfig) -> dict[str, Any]:
 
 
 def describe(vllm_config: VllmConfig, spec: KVCacheSpec, name: str) -> Layer:
-    """Describes what the layer `name` caches.
+    """Describes the cache of the layer `name`.
 
     Raises:
         UnsupportedCache: nobody has written down how it lies in memory.
@@ -374,8 +374,8 @@ def _sparse(spec: MLAAttentionSpec | SlidingWindowMLASpec, kernels: Any, name: s
 
 
 def _ring(layer: Any, spec: AttentionSpec, name: str) -> Layer:
-    """Describes what is kept of tokens until there are enough of them for one state. Of the ring only these are moved: the tokens
-    behind the last multiple of so many. So two servers may have rings of different sizes, which depend on how many tokens are drafted."""
+    """Describes the cache of tokens that are collected until they make one state. Only this part of a ring is moved: the tokens after the
+    last multiple of a state's length. So two servers may have rings of different sizes, which depend on how many tokens are drafted."""
     backend = layer.get_attn_backend().get_name()
     shape = spec.num_kv_heads, spec.head_size_v, spec.tokens_per_state, spec.state_content_bytes
     if backend == POOLED and shape == (2, 0, 1, None):

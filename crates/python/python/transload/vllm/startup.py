@@ -1,4 +1,4 @@
-"""Refuses, when vLLM starts and by name, settings, certificates, and ways of setting vLLM up that are not handled.
+"""Refuses unsupported settings, certificates and ways of setting vLLM up, by name and when vLLM starts.
 
 vLLM makes connectors after it has loaded the model. What its configuration says is checked as soon as there is one, in the
 process that makes it (`transload._vllm_plugin`), and again by each half of the connector, whoever has made the configuration.
@@ -36,7 +36,7 @@ def check_early(vllm_config: VllmConfig, real: KVTransferConfig) -> None:
 
 
 def check(vllm_config: VllmConfig, real: KVTransferConfig) -> Config:
-    """Returns the settings of this server. `real` is the configuration that counts where another connector holds this one.
+    """Returns the settings of this server. `real` is the configuration that counts if another connector contains this one.
 
     Raises:
         ConfigError: it names the option or setting, and what it has to be.
@@ -84,8 +84,8 @@ def _refuse_what_is_not_handled(vllm_config: VllmConfig, config: Config) -> None
 
 
 def _recompute_what_is_not_loaded(vllm_config: VllmConfig, real: KVTransferConfig) -> None:
-    """Has vLLM compute what a store fails to load: that can always be done, so it is no reason to fail a request. Where another
-    connector holds this one, its settings are what counts."""
+    """Makes vLLM compute what a store fails to load. This is always possible, so no request fails for it. If another connector contains
+    this one, its settings count."""
     vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute"
     if real.kv_load_failure_policy != "recompute":
         raise ConfigError(
@@ -96,8 +96,7 @@ def _recompute_what_is_not_loaded(vllm_config: VllmConfig, real: KVTransferConfi
 
 
 def _refuse_what_would_share_it(vllm_config: VllmConfig, real: KVTransferConfig, name: str, codec: str, where: str) -> None:
-    """Refuses what would give blocks that are not exact to others as if they were: vLLM's own prefix cache, or another
-    connector."""
+    """Refuses setups that would present inexact blocks as exact to others: vLLM's own prefix cache, or another connector."""
     because = f"kv_connector_extra_config.{name} is {codec!r}, so that what is loaded from {where} is not exact, and"
     if vllm_config.cache_config.enable_prefix_caching:
         raise ConfigError(

@@ -20,7 +20,7 @@ _STORE = {
     "tier_promotions": ("tier", "Chunks and manifests that were put into a tier since they were read below it."),
     "tier_skipped": ("tier", "Copies that a tier refused, being full or broken."),
 }
-"""The figures of the store: by which label each is counted, and what it says."""
+"""The figures of the store: the label of each count, and its description."""
 
 
 @dataclass

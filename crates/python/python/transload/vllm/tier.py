@@ -1,4 +1,4 @@
-"""Keeps what vLLM's own OffloadingConnector offloads in any store: a secondary tier behind its memory of the host.
+"""Keeps in any store what vLLM's own OffloadingConnector offloads: a secondary tier behind its host memory.
 
 vLLM loads it by its name, in ``kv_connector_extra_config`` of the OffloadingConnector::
 
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 ENGINE = "_engine"
 """The key of an `Engine` among a tier's settings, with which it travels to the engine's process. It is no setting of an operator's."""
 SHARE = 0.25
-"""Of vLLM's memory for chunks, what several saves may hold while the store takes them; one alone may hold more."""
+"""The share of vLLM's memory for chunks that several saves may hold while the store takes them; a single save may hold more."""
 SLICE = 64 << 20
-"""So many bytes each thread moves at once, through memory of its own; at least a chunk."""
+"""The bytes that each thread moves at once, through its own memory; at least a chunk."""
 FAILURES = "vllm:transload_tier_failures"
 
 
@@ -124,7 +124,7 @@ def check_early(config: VllmConfig, given: dict[str, Any]) -> None:
 
 
 def _seed(algorithm: str) -> str:
-    """Returns what vLLM's hashes of tokens begin with, if they are the same in other processes."""
+    """Returns the seed of vLLM's token hashes, if it is the same in other processes."""
     seed, again = (resolve_none_hash_seed(get_hash_fn_by_name(algorithm)) for _ in range(2))
     if seed != again:
         raise ConfigError(
@@ -135,7 +135,7 @@ def _seed(algorithm: str) -> str:
 
 
 class Gate:
-    """Lets a job's thread touch vLLM's memory until the job is given up."""
+    """Lets a job's thread access vLLM's memory until the job is cancelled."""
 
     def __init__(self) -> None:
         self._lock, self._is_revoked = threading.Lock(), False
@@ -161,7 +161,7 @@ class Gate:
 
 @dataclass
 class _Look:
-    """Says whether a chunk is there, for as long as a request goes on that has asked for it."""
+    """Remembers whether a chunk is stored, for as long as the request that asked for it lasts."""
 
     found: bool | None = None
     requests: set[str] = field(default_factory=set)
@@ -403,7 +403,7 @@ class TransloadTier(SecondaryTierManager):
         self._rest_until = rest_until
 
     def change_weights(self) -> None:
-        """Takes note that weights may change in place. vLLM does not tell tiers what was computed before and what after."""
+        """Records that weights may change in place. vLLM does not tell tiers what was computed before and what after."""
         self._weights.distrust("vLLM may have changed the weights in place: the tier rests until the server is started again")
 
     def shutdown(self) -> None:
@@ -430,7 +430,7 @@ class TransloadTier(SecondaryTierManager):
 
 
 def _layout(spec: OffloadingSpec) -> dict[str, Any]:
-    """Returns what an offloading spec says of how a chunk's bytes are laid out."""
+    """Returns the byte layout of a chunk, as an offloading spec states it."""
     config, parallel = spec.config, spec.config.parallel
     return {
         "groups": [[group.group_id, group.tokens_per_block, list(group.layer_names)] for group in config.groups],

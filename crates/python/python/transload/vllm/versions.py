@@ -31,7 +31,7 @@ def number() -> tuple[int, int] | None:
 
 
 def lacking(error: ImportError) -> ImportError:
-    """Returns what to raise where a name of vLLM's that there has to be is missing."""
+    """Returns the error to raise if a required name of vLLM's is missing."""
     if not (error.name or "").startswith("vllm"):
         return error
     return ImportError(

@@ -1,4 +1,4 @@
-"""Names the weights of a model, so that no others have the same name.
+"""Gives the weights of a model a name that no other weights have.
 
 They are named by the operator, by a commit of the hub, or by a digest of all that their files hold, which is read in the
 background. Until there is a name, nothing that was computed with them may be taken for anything.
@@ -41,22 +41,21 @@ NAME_THEM = (
 
 
 class Unnamed(Exception):
-    """What computes a request has no name; the message says why."""
+    """Raised if what computes a request has no name. The message says why."""
 
 
 class Weights:
     """Knows the name of the weights that an engine computes with. It is in the scheduler."""
 
     def __init__(self, vllm_config: VllmConfig, *, is_asked: bool) -> None:
-        """`is_asked`: whether somebody asks for a name without giving one."""
+        """`is_asked`: whether a name is needed although none was given."""
         self._files = _Files(vllm_config) if is_asked else None
         self._version: str | None = None
         self._pending: str | None = None
         self._lost = self._distrusted = ""
         self._is_used = self._is_stale = False
         self.epoch = os.urandom(16)
-        """Random bytes, which change whenever the weights may change. What was begun in another epoch must not be taken for
-        anything of this one."""
+        """Random bytes that change whenever the weights may change. Work begun in one epoch must not be used in another."""
 
     def name(self, given: str | None) -> str:
         """Returns the weights' name; `given` is the one in the settings.
@@ -76,7 +75,7 @@ class Weights:
         return self._files.name()
 
     def distrust(self, why: str) -> None:
-        """Has no name count, whoever gives it."""
+        """Makes all names invalid, including given ones."""
         self._distrusted = why
         if self._files is not None:
             self._files.stop()
@@ -216,7 +215,7 @@ def before_loading(model: ModelConfig) -> Before:
 
 
 def weights_of(model: ModelConfig, stop: Callable[[], bool] = lambda: False, before: dict[str, Any] | None = None) -> str:
-    """Returns a text that every server with these weights has, and no other.
+    """Returns a text that all servers with these weights have, and no others.
 
     It is the commit if the model was loaded from a hub, otherwise a digest of all that its weight files hold and of its
     config; and with it what the server was told to do otherwise. `before` is what `before_loading` has found, as far as somebody has
@@ -243,7 +242,7 @@ def _refuse_other_files(model: ModelConfig, before: dict[str, Any]) -> None:
 
 
 def _seen(model: ModelConfig) -> str:
-    """Returns a digest of what tells the model's files, as they are now, from others and from themselves before a change."""
+    """Returns a digest that changes whenever the model's files are replaced or changed, without reading them."""
     configs = (Path(folder) / "config.json" for folder in (model.model, model.hf_config_path) if folder)
     files = [*_weight_files(model), *(path for path in configs if path.is_file())]
     return hashlib.blake2b(repr([(str(path), look(path)) for path in files]).encode(), digest_size=20).hexdigest()
@@ -257,8 +256,8 @@ def _content(model: ModelConfig, stop: Callable[[], bool]) -> str:
 
 
 def _settings(model: ModelConfig, length: int | None) -> str:
-    """Returns a digest of what the server was told to do otherwise than the files say: another config, overrides of it,
-    quantization, and with LongRoPE how its longest sequence has keys rotated."""
+    """Returns a digest of the settings that override the model's files: another config, overrides, quantization, and, with LongRoPE, how
+    the longest sequence's keys are rotated."""
     if callable(model.hf_overrides):
         raise ConfigError(f"hf_overrides is a function, and what one does cannot be compared: give a dict, or {NAME_THEM}")
     return _weights.settings(model.hf_overrides, model.quantization, _rotated_far(model, length), _given_config(model))

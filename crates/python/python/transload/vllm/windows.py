@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Window:
-    """Layers see this much of the tokens before theirs. Blocks before it are given back while a request goes on."""
+    """Layers attend to this many previous tokens. Blocks before them are freed while a request continues."""
 
     block_size: int
     sliding: int | None
@@ -30,7 +30,7 @@ class Window:
         return max(0, end - self.sliding + 1) if self.sliding else end // self.chunk * self.chunk if self.chunk else 0
 
     def is_there(self, end: int, table: list[int]) -> bool:
-        """Returns whether a request still has all that is needed to go on at token `end`."""
+        """Returns whether a request still has everything that is needed to continue at token `end`."""
         return NULL_BLOCK not in table[self.first(end) // self.block_size : -(-end // self.block_size)]
 
     def whole_from(self, start: int, end: int) -> int:
@@ -90,7 +90,7 @@ class Uncached:
 
 
 def refuse_narrow_sharing(vllm_config: VllmConfig) -> None:
-    """Refuses layers that share a cache which keeps fewer tokens than they see.
+    """Refuses layers that share a cache which keeps fewer tokens than they attend to.
 
     vLLM 0.32 computes that for some models whose layers are in an order of their own: Gemma 3n's sharing layers take the
     caches of the two layers before them, whatever these see. What is behind a window has been given back by then, or not,

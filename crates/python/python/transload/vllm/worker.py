@@ -1,4 +1,4 @@
-"""Leases and loads one rank's blocks: the half of the connector that is in each of vLLM's workers.
+"""Leases and loads one rank's blocks: the half of the connector in each of vLLM's workers.
 
 Nothing here waits for a peer: transfers go on in the agent's own threads, and each step looks what has ended. An agent
 that has stopped ends no engine: its leases and loads have failed, nothing touches their blocks, and vLLM goes on alone.
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 logger = init_logger("vllm." + __name__)
 
 IDLE_SECONDS = 0.005
-"""A step that computes nothing waits so long for what vLLM waits for: a load, a lease or a save. vLLM steps on without
-a pause while there is one, and the processor that the steps take the load does not have. A new request waits so much
-longer, at most. Engines that share experts step together, so there the others would wait too."""
+"""How long a step that computes nothing waits for a load, a lease or a save. vLLM steps without a pause while there is one, and the load
+would lack the processor that these steps use. A new request waits at most this much longer. Engines that share experts compute steps
+together, so these do not wait."""
 
 TAKE_BACK_SECONDS = 1.0
-"""So long a step waits at most for a copy out of blocks that are taken back. Its bytes are void in any case."""
+"""How long a step waits at most for a copy out of blocks that are taken back. Its bytes are void in any case."""
 
 _KINDS = {TicketError: "ticket", AgentError: "other", CudaError: "other"}
 """The kinds, for counters, of failures that are no TransferError. That says its kind itself."""
@@ -66,7 +66,7 @@ _KINDS = {TicketError: "ticket", AgentError: "other", CudaError: "other"}
 class _HandedOver:
     ticket: Ticket
     claimed: bool = False
-    """Whether the scheduler has heard that a decode server has asked for it."""
+    """Whether the scheduler knows that a decode server has asked for it."""
     reclaimed: bool = False
 
 
@@ -176,7 +176,7 @@ class Worker:
             self.register(self._kv_caches)
 
     def address(self) -> RankAddress | None:
-        """Returns what tickets say of this rank."""
+        """Returns this rank's entry in tickets."""
         if self._cache is None:
             return None
         return RankAddress(
@@ -279,7 +279,7 @@ class Worker:
         return results
 
     def report(self) -> Report | None:
-        """Returns what the scheduler has to know after a step; None if that is nothing."""
+        """Returns the report for the scheduler after a step; None if there is nothing to report."""
         report = Report({} if self.saved is None else self.saved.take_parts())
         loaded = adapters.loaded(self._vllm_config.lora_config)
         if loaded != self._told:
@@ -326,7 +326,7 @@ class Worker:
     # --- lending ---------------------------------------------------------------------
 
     def _lend(self, request_id: str, lend: Lend, mark: cache.MarkOnce) -> Lease | None:
-        """Leases blocks. None if that is not possible: whoever comes for them is told that there is no such lease."""
+        """Leases blocks. Returns None if that is not possible; a peer that asks for them then gets the refusal of an unknown lease."""
         assert self._agent is not None and self._cache is not None
         if lend.adapter is not None and not self._has_computed_with(*lend.adapter):
             logger.error("blocks of request %s are not lent: its adapter was loaded anew, and is another one", request_id)
@@ -352,7 +352,7 @@ class Worker:
         return lease
 
     def _finish(self, mark: cache.MarkOnce) -> None:
-        """Finishes leases of the last step: all of it has been submitted now, whatever vLLM has called its end."""
+        """Finishes the leases of the last step, since all its work has been submitted now, however vLLM has ended it."""
         for request_id, lease in self._unfinished:
             try:
                 lease.finish_prefill(after=mark())
@@ -364,8 +364,8 @@ class Worker:
         self._unfinished.clear()
 
     def _has_computed_with(self, number: int, digest: str) -> bool:
-        """Returns whether an adapter is still the one that the scheduler had been told of when the step was planned. vLLM may have
-        evicted it since, and loaded it again for the step, from a file that is another by now."""
+        """Returns whether an adapter is still the one that the scheduler knew when the step was planned. vLLM may have evicted it since,
+        and loaded it again for the step, from a file that has changed."""
         loaded = adapters.loaded(self._vllm_config.lora_config).get(number)
         return loaded is not None and loaded[2].hex() == digest
 
@@ -415,7 +415,7 @@ class Worker:
                 lease.ended.wait(TAKE_BACK_SECONDS)
 
     def _ahead_ended(self, request_id: str) -> bool:
-        """Ends the leases of pieces, which nobody needs behind that of the whole prompt. Returns whether they have ended."""
+        """Ends the leases of pieces, which the lease of the whole prompt has replaced. Returns whether they have ended."""
         ahead = self._ahead.get(request_id, ())
         for lease in ahead:
             self._tell(lease.cancel)

@@ -207,7 +207,7 @@ impl Index {
         self.write().add(pack, entries);
     }
 
-    /// Excludes a pack for as long as the handle is open, whatever happens to it on the disk.
+    /// Excludes a pack for as long as the handle is open, even if the pack changes on the disk.
     pub(super) fn distrust(&self, id: PackId) {
         self.write().distrusted.insert(id);
     }

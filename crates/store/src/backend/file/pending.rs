@@ -66,7 +66,7 @@ struct Fill {
     index: u64,
     /// The length to which the file was extended.
     grown: u64,
-    /// The offset up to which the disk was told to start writing.
+    /// The offset up to which the disk was asked to start writing.
     begun: u64,
     writing: usize,
     /// The pack is being published: no chunk may be added, and its file may not be extended.
@@ -309,7 +309,7 @@ impl OpenPack {
         Ok(Self { path, file: file.into(), fill: Mutex::default() })
     }
 
-    /// Tells the disk to write what was added since the last call, if that is enough.
+    /// Asks the disk to write the bytes added since the last call, if there are enough.
     fn begin_flush(&self) {
         let mut fill = self.fill();
         let (begun, end) = (fill.begun, fill.end);

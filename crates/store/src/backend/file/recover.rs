@@ -78,7 +78,7 @@ impl FileStore {
         Ok(())
     }
 
-    /// Publishes once more, under another name, each pack that was moved but not flushed or not marked as durable.
+    /// Publishes each pack that was moved but not flushed, or not marked as durable, again under another name.
     fn settle_packs(&self) -> Result<(), StoreError> {
         let failed = |path: &str| StoreError::io(format!("publish {path} once more"));
         let mut unsettled = Vec::new();

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::address::{Address, PASSWORD, RedisOptions};
-use super::ahead::Ahead;
 use super::connection::Connector;
 use super::failure::Failure;
 use super::fetch::{Fetcher, MOST_TOGETHER};
 use super::keys;
 use super::pool::Pool;
+use super::prefetch::Prefetch;
 use super::reply::{MAX_BULK, Reply, unexpected};
 use super::writer::Writer;
 use crate::backend::guard::{Guard, Needed};
@@ -39,7 +39,7 @@ pub struct RedisStore {
     pub(super) longest: usize,
     // Dropped before the pool, since their threads use it.
     pub(super) writer: Writer,
-    pub(super) ahead: Ahead,
+    pub(super) prefetch: Prefetch,
     pub(super) fetcher: Arc<Fetcher>,
     pub(super) guard: Guard,
 }
@@ -68,7 +68,7 @@ impl RedisStore {
         Ok(Self {
             longest,
             writer: Writer::start(pool.clone(), pending)?,
-            ahead: Ahead::new(fetcher.clone(), ahead, timeout),
+            prefetch: Prefetch::new(fetcher.clone(), ahead, timeout),
             fetcher,
             pool,
             guard: Guard::default(),
@@ -204,7 +204,7 @@ impl Backend for RedisStore {
     }
 
     fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
-        let near = self.writer.pending(hash).or_else(|| self.ahead.take(hash));
+        let near = self.writer.pending(hash).or_else(|| self.prefetch.take(hash));
         if near.is_some() {
             return Ok(near);
         }
@@ -252,7 +252,7 @@ impl Backend for RedisStore {
     /// Fetches the chunks in the background, up to [`RedisOptions::ahead_bytes`]. Each is handed out once.
     fn prefetch_chunks(&self, hashes: &[ChunkHash]) -> Result<(), StoreError> {
         let far = hashes.iter().filter(|hash| self.writer.pending(hash).is_none());
-        self.ahead.want(far.copied())
+        self.prefetch.want(far.copied())
     }
 
     fn batch(&self) -> usize {
@@ -261,7 +261,7 @@ impl Backend for RedisStore {
 
     fn get_chunks(&self, hashes: &[ChunkHash]) -> Result<Vec<Option<Bytes>>, StoreError> {
         let mut values: Vec<Option<Bytes>> =
-            hashes.iter().map(|hash| self.writer.pending(hash).or_else(|| self.ahead.take(hash))).collect();
+            hashes.iter().map(|hash| self.writer.pending(hash).or_else(|| self.prefetch.take(hash))).collect();
         let far: Vec<usize> = (0..hashes.len()).filter(|&at| values[at].is_none()).collect();
         let wanted: Vec<ChunkHash> = far.iter().map(|&at| hashes[at]).collect();
         for (at, value) in far.into_iter().zip(self.fetcher.chunks(&wanted)?) {

@@ -6,9 +6,9 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use object_store::path::Path;
 
-use super::ahead::Ahead;
 use super::keys;
 use super::options::{self, S3Options};
+use super::prefetch::Prefetch;
 use super::remote::{Client, LONGEST, Remote};
 use super::writer::{How, Writer};
 use crate::backend::guard::{Guard, Needed};
@@ -30,7 +30,7 @@ pub struct S3Store {
     pub(super) options: S3Options,
     pub(super) writer: Arc<Writer>,
     pub(super) guard: Guard,
-    pub(super) ahead: Ahead,
+    pub(super) prefetch: Prefetch,
     pub(super) remote: Remote,
 }
 
@@ -71,7 +71,7 @@ impl S3Store {
             prefix: path[len..].iter().map(|part| format!("{part}/")).collect(),
             writer: Arc::new(Writer::new(options.pending_bytes)),
             guard: Guard::default(),
-            ahead: Ahead::new(options.ahead_bytes),
+            prefetch: Prefetch::new(options.ahead_bytes),
             options,
             remote,
         }
@@ -268,7 +268,7 @@ impl Backend for S3Store {
     }
 
     fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
-        let near = self.writer.pending(hash).or_else(|| self.ahead.take(hash));
+        let near = self.writer.pending(hash).or_else(|| self.prefetch.take(hash));
         if near.is_some() {
             return Ok(near);
         }
@@ -330,7 +330,7 @@ impl Backend for S3Store {
             if self.writer.pending(hash).is_some() {
                 continue;
             }
-            let Some(slot) = self.ahead.want(*hash) else {
+            let Some(slot) = self.prefetch.want(*hash) else {
                 continue;
             };
             let chunk = get_chunk(self.client(), keys::chunk(&self.root, hash), *hash);
@@ -348,7 +348,7 @@ impl Backend for S3Store {
 
     fn get_chunks(&self, hashes: &[ChunkHash]) -> Result<Vec<Option<Bytes>>, StoreError> {
         let asked = hashes.iter().map(|hash| {
-            let near = self.writer.pending(hash).or_else(|| self.ahead.take(hash));
+            let near = self.writer.pending(hash).or_else(|| self.prefetch.take(hash));
             let chunk = get_chunk(self.client(), keys::chunk(&self.root, hash), *hash);
             async move {
                 match near {

@@ -20,7 +20,7 @@ use crate::name::ManifestName;
 /// The maximum number of queued manifests and chunks, about 4 MiB. Puts of manifests wait while there are more.
 const MOST: usize = 65_536;
 
-/// The number of retries of a refused copy, so that a copy that never succeeds is given up.
+/// The number of retries of a refused copy, after which it is abandoned.
 const TRIES: u32 = 8;
 
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use crate::name::ManifestName;
 /// The moment at which a put reaches the tiers below the first one that outlives the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// Before the put returns. It has succeeded once the last tier has the value.
+    /// The value is copied before the put returns, which succeeds once the last tier has it.
     Through,
     /// Later, in the background, in the order of the puts. A crash loses only these copies.
     Back,

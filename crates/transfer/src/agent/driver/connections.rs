@@ -47,7 +47,7 @@ struct Connection {
     agent: Option<AgentId>,
     address: SocketAddr,
     outbox: Outbox,
-    /// When a message was last sent or received.
+    /// The time when a message was last sent or received.
     talked: Instant,
     /// Once the outbox is dropped, this task ends when everything is sent, or takes too long.
     writer: JoinHandle<()>,

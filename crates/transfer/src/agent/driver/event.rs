@@ -37,7 +37,7 @@ pub(super) enum DataEvent {
     Landed { header: StreamHeader, trailer: StreamTrailer, crc: u32 },
     /// An incoming data stream has failed.
     StreamFailed { transfer: TransferId, why: String },
-    /// Nothing of a transfer is read or placed any more.
+    /// No byte of the transfer is read or placed any more.
     Fenced { transfer: TransferId },
     /// The memory of some rank is lost.
     MemoryLost,

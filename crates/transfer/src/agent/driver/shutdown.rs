@@ -11,7 +11,7 @@ pub(super) const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 #[derive(Debug, Default)]
 pub(super) struct Shutdown {
     waiting: Vec<oneshot::Sender<()>>,
-    /// When the patience ends, once the shutdown has begun.
+    /// The time when the patience ends, once the shutdown has begun.
     patience: Option<Instant>,
     /// Whether the patience has ended, and everything in progress was given up.
     impatient: bool,

@@ -8,7 +8,7 @@ pub(in crate::path) mod link;
 mod memfd;
 mod receive;
 pub(in crate::path) mod send;
-pub(crate) mod staging;
+pub(crate) mod slots;
 
 pub use doorbell::Doorbell;
 pub(crate) use drive::Driven;

@@ -1,4 +1,4 @@
-//! Which peers are accepted.
+//! Tests which peers are accepted.
 
 use std::time::SystemTime;
 

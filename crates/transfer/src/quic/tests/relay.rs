@@ -114,11 +114,11 @@ async fn a_peer_that_vanishes_is_given_up_after_the_idle_timeout() {
     assert_serves(&b, &authority).await;
 }
 
-/// Three times what it takes to notice that a peer is gone, if its port were closed.
+/// Three times the time that it takes to notice that a peer is gone, if its port were closed.
 const STAND_STILL: Duration = Duration::from_secs(3);
 
-/// Something in between answers probes in the peer's place. If it does so from the first probe on, even silence is not
-/// taken for the peer's end; if it does so later, the peer is heard of.
+/// A relay answers probes in the peer's place. If it does so from the first probe on, even silence does not count as the
+/// peer's end; if it starts later, the end is noticed.
 #[tokio::test]
 async fn refused_probes_end_nothing_that_may_be_there() {
     let patient = QuicOptions { idle_timeout: 2 * PATIENCE, ..impatient() };

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 
 pub(super) const SECURITY: &str = "Security";
 
-/// Everything that they have in common but [`Protocol`], which stands first in the help.
+/// All common options except [`Protocol`], which comes first in the help.
 #[derive(Debug, clap::Args)]
 pub(super) struct Common {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! What arguments, environments and configurations make of the settings.
+//! Tests of the settings that result from arguments, environments and configurations.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::cli::Cli;
 use crate::commands::Command;
 use crate::failure::{Failure, chain};
 
-/// The settings and the options ignored, as `main` would have them.
+/// Returns the settings and the options ignored, as `main` would have them.
 pub(super) fn read(arguments: &[&str], environment: &[(&str, &str)]) -> Result<(Settings, Vec<String>), String> {
     let variable = |name: &str| {
         let known = environment.iter().find(|(known, _)| *known == name);
@@ -52,7 +52,7 @@ fn fields(settings: &Settings) -> Vec<String> {
     fields
 }
 
-/// The fields that are otherwise than with `default`.
+/// Returns the fields that are otherwise than with `default`.
 fn differences(settings: &Settings, default: &Settings) -> Vec<String> {
     let mut known = fields(default);
     let mut fields = fields(settings);
@@ -67,7 +67,8 @@ fn differences(settings: &Settings, default: &Settings) -> Vec<String> {
     fields
 }
 
-/// A command, its arguments, the environment, the configuration's text, and what is then otherwise.
+/// A row of the table: a command, its arguments, the environment, the configuration's text, and the resulting
+/// differences.
 type Row = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str, &'static [&'static str]);
 
 fn check(command: &[&str], rows: &[Row]) {

@@ -1,5 +1,5 @@
-//! Both agents in one process, with their caches on one GPU. Two processes would take turns on the GPU, and each would
-//! measure the other's turns, too.
+//! Runs both agents in one process, with their caches on one GPU. Two processes would take turns on the GPU, and each
+//! would measure the other's turns, too.
 
 use transload::transfer::device::DeviceMemory;
 use transload::transfer::plan::program::Program;

@@ -1,4 +1,4 @@
-//! A store that a command has opened, and how its failures are told.
+//! A store that a command has opened, and the messages of its failures.
 
 use std::sync::Arc;
 

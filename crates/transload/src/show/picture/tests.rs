@@ -13,7 +13,7 @@ const ATTENTION: &str = "kind = \"attention\"\nheads = 8\nhead_dim = 128\ndtype 
 const MLA: &str = "kind = \"mla\"\nlatent = 576\ndtype = \"bf16\"";
 const SCALED: &str = "kind = \"indexer\"\ndata_bytes = 128\nscale_bytes = 4";
 
-/// A deployment with one group.
+/// Returns a deployment with one group.
 fn side(name: &str, rest: &str, group: &str, specs: &[&str]) -> Deployment {
     let specs: Vec<String> = specs.iter().map(|spec| format!("[[group.spec]]\n{spec}\n")).collect();
     let text = format!(
@@ -30,7 +30,7 @@ fn attention(tp: u32, block: u64, order: &str) -> Deployment {
     side("side", &rest, "layers = \"0-79\"", &[ATTENTION])
 }
 
-/// A page of Mamba2.
+/// Returns a page of Mamba2.
 fn mamba(tp: u32, layout: &str) -> Deployment {
     let conv = format!(
         "kind = \"mamba2_conv\"\nd_inner = 8192\nheads = 128\ngroups = 8\nstate_size = 128\n\
@@ -41,7 +41,7 @@ fn mamba(tp: u32, layout: &str) -> Deployment {
     side("side", &rest, "layers = \"0-41\"", &[&conv, ssm])
 }
 
-/// The plan between two sides, and what it is bound to.
+/// The plan between two sides, and the tables it is bound to.
 struct Case {
     src: Deployment,
     dst: Deployment,
@@ -125,7 +125,7 @@ fn tiny(tp: u32, block: u64, order: &str) -> Deployment {
     side(if tp == 1 { "prefill" } else { "decode" }, &rest, "layers = \"3,5\"", &[spec])
 }
 
-/// What the byte at an address means, from the views alone: layer, token, spec and component, unit, and the
+/// Returns what the byte at an address means, from the views alone: layer, token, spec and component, unit, and the
 /// position along every content axis.
 fn decode(side: &Deployment, group: usize, rank: Rank, address: u64) -> Option<[u64; 8]> {
     let group = &side.groups()[group];

@@ -93,7 +93,7 @@ fn sample(memory: &Memory<'_>, layers_inside: bool, (first, and_last): (u64, boo
 
 /// The columns of a strip: cells, and gaps for cells that are left out.
 struct Strip {
-    /// For each cell, whether cells before it are left out.
+    /// Whether cells before each cell are left out.
     gaps: Vec<bool>,
     rows: Vec<Row>,
 }

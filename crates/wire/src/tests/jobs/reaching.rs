@@ -1,4 +1,4 @@
-//! How jobs reach the owner, and what happens if it cannot be reached.
+//! Tests how jobs reach the owner, and what happens if it cannot be reached.
 
 use super::*;
 

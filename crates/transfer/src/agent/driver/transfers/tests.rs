@@ -5,7 +5,7 @@ use transload_memory::Memory;
 use transload_plan::codec::Codec;
 use transload_plan::ids::{AgentId, DeploymentDigest, LeaseSetId, Nonce};
 use transload_plan::{BlockTable, Request, Tables};
-use transload_wire::{BlocksOf, LeaseKey, PlanAsk, Planner as _};
+use transload_wire::{BlocksOf, KnownDeployments as _, LeaseKey, PlanAsk};
 
 const TOKENS: u64 = 16;
 const BYTES: u64 = TOKENS * 32;

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::{receive, send};
 use crate::data::{Receiver, SendError};
 use crate::path::ring::carrier::handover::{Connection, HandoverError, in_driver};
-use crate::path::ring::carrier::staging::{RingShape, ShapeError};
+use crate::path::ring::carrier::slots::{RingShape, ShapeError};
 use crate::path::ring::carrier::{RingIn, RingOut};
 use transload_cuda::Gpu;
 use transload_cuda::internal::shuttle::{Shuttle, Slots};

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use super::record::Record;
 use crate::data::{InStream, Operation, ReceiveError, Receiver, RegionError, Stretch};
 use crate::path::ring::carrier::RingIn;
-use crate::path::ring::carrier::staging::{Consumer, ReadWindow, RingError};
+use crate::path::ring::carrier::slots::{Consumer, ReadWindow, RingError};
 use transload_cuda::internal::shuttle::Shuttle;
 use transload_memory::copy::Crc32c;
 use transload_plan::ids::AgentId;
@@ -98,7 +98,7 @@ impl Emptier {
         ended
     }
 
-    /// Has the GPU empty a slot, unless its stream is not wanted.
+    /// Makes the GPU empty a slot, unless its stream is not wanted.
     fn take(&mut self, slot: &ReadWindow<'_>) -> Result<Option<Emptying>, RingError> {
         let record = Record::read(slot, self.slot_bytes)?;
         if let Some(header) = &record.header {
@@ -137,7 +137,7 @@ impl Emptier {
         Ok(Some(Emptying { stream: number, summed: sum, trailer: record.trailer, _kept: lent }))
     }
 
-    /// Reads a header and asks for the stream's landing. A sender that gives up a stream goes on to the next.
+    /// Reads a header and asks for the stream's landing. A sender that cancels a stream continues with the next.
     fn begin(&mut self, tag: u64, header: &[u8; HEADER]) {
         if let Some(last) = self.streams.back_mut() {
             last.over = true;

@@ -1,12 +1,13 @@
 //! The record of a device memory slot, which lies in a slot of host memory.
 
-use crate::path::ring::carrier::staging::{ReadWindow, RingError, WriteWindow};
+use crate::path::ring::carrier::slots::{ReadWindow, RingError, WriteWindow};
 use transload_wire::internal::stream::{HEADER, TRAILER};
 
-/// The number of a stream's bytes in device memory, with the stream's header and trailer around them.
+/// Describes the bytes of one slot in device memory: their number, and the header and the trailer of the stream around
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// The number of bytes from the start of the slot on.
+    /// The number of bytes in the slot, from its start.
     pub(super) body: u32,
     /// The header, if the stream begins here.
     pub(super) header: Option<[u8; HEADER]>,

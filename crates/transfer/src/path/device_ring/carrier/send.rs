@@ -11,7 +11,7 @@ use super::record::Record;
 use crate::data::{Inside, Operation, Part, RegionError, RouteCursor, SendError, SendEvent};
 use crate::path::ring::carrier::RingOut;
 use crate::path::ring::carrier::send::{TURN, Turn, wait_for_slot};
-use crate::path::ring::carrier::staging::{Producer, RingError};
+use crate::path::ring::carrier::slots::{Producer, RingError};
 use transload_cuda::internal::shuttle::{Shuttle, Slots};
 use transload_memory::copy::Crc32c;
 use transload_wire::internal::stream::StreamTrailer;
@@ -120,7 +120,7 @@ impl Filler {
         Ok(Begun { part, tag, cursor })
     }
 
-    /// Has the GPU fill one more slot. Returns whether there was one.
+    /// Makes the GPU fill one more slot. Returns whether one was free.
     fn fill(&mut self, begun: &mut Begun, turn: &Turn, inside: &Inside) -> Result<bool, Stop> {
         let Begun { part, tag, cursor } = begun;
         let failed = |error: SendError| Stop::Failed(Some(part.stream), error);

@@ -2,7 +2,7 @@
 //!
 //! A [`Listener`] has a socket with a random name. A peer that connects must be of an allowed user, and must hold a
 //! [`Token`](transload_wire::internal::ring::Token) that the two agents agreed upon over their mutually authenticated control connection; that binds the
-//! memory to the session. Then either side offers one [ring](super::staging) for each [`Connection`], which afterwards
+//! memory to the session. Then either side offers one [ring](super::slots) for each [`Connection`], which afterwards
 //! serves as doorbell and sign of life.
 //!
 //! Every step has a time limit, [`Limits::timeout`]. Descriptors from the peer are counted, checked, and closed if

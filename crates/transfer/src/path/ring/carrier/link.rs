@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::ends::Ends;
 use super::handover::{self, Caches, Connection, Expected, HandoverError, Limits, Listener};
-use super::staging::{RingError, RingShape};
+use super::slots::{RingError, RingShape};
 use super::{RingIn, RingOut, random_token};
 use crate::data::{Outgoing, Receiver, Region, SharedMemory};
 use crate::path::carrier::{Carrier, Host, Link, Provider, Reporter};

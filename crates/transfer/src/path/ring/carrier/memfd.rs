@@ -94,7 +94,7 @@ pub(crate) fn map(fd: impl AsFd, len: u64) -> io::Result<MmapRaw> {
     Ok(raw)
 }
 
-/// Has the kernel touch every page: a first touch takes 1.4 to 2.5 us per 4 KiB, several times as long as copying the
+/// Makes the kernel touch every page: a first touch takes 1.4 to 2.5 us per 4 KiB, several times as long as copying the
 /// page.
 pub(crate) fn touch(raw: &MmapRaw) -> io::Result<()> {
     match raw.advise(Advice::PopulateWrite) {

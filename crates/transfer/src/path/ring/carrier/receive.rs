@@ -14,7 +14,7 @@ use std::{
 use tokio::runtime::Handle;
 
 use crate::data::{InStream, Inside, Intake, Operations, ReceiveError, Receiver, RegionCursor, RegionError};
-use crate::path::ring::carrier::staging::{Consumer, ReadWindow, RingError};
+use crate::path::ring::carrier::slots::{Consumer, ReadWindow, RingError};
 use crate::path::ring::carrier::{Doorbell, Driven, drive};
 use transload_memory::copy::Crc32c;
 use transload_plan::ids::AgentId;
@@ -239,7 +239,7 @@ async fn place(
                 slot.scatter(at, len, cursor, sum)?;
                 None
             }
-            RegionCursor::Later(cursor) => {
+            RegionCursor::Async(cursor) => {
                 // SAFETY: a scatter only reads the bytes.
                 let bytes = unsafe { slot.lend(at, len) }?;
                 let operation = cursor.scatter_from(bytes, inside);

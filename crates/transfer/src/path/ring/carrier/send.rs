@@ -16,7 +16,7 @@ use std::{
 use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::data::{Inside, Operation, Outgoing, Part, RegionCursor, RegionError, SendError, SendEvent};
-use crate::path::ring::carrier::staging::{Producer, RingError};
+use crate::path::ring::carrier::slots::{Producer, RingError};
 use crate::path::ring::carrier::{Doorbell, Driven, drive};
 use crate::path::sending::Sender;
 use transload_memory::copy::Crc32c;
@@ -145,7 +145,7 @@ struct Filling {
 
 /// Bytes of a slot that are not in the sum yet.
 enum Section {
-    /// The bytes are there, and have this sum.
+    /// The bytes have arrived, and have this checksum.
     Summed(Crc32c),
     /// The bytes are being gathered.
     Asked { operation: Operation<()>, at: usize, len: usize },
@@ -240,7 +240,7 @@ impl Sending {
                         slot.gather(at, len, cursor, &mut sum)?;
                         sections.push(Section::Summed(sum));
                     }
-                    RegionCursor::Later(cursor) => {
+                    RegionCursor::Async(cursor) => {
                         // SAFETY: the header and the other sections are elsewhere in the slot.
                         let bytes = unsafe { slot.lend(at, len) }?;
                         let operation = cursor.gather_into(bytes, inside);

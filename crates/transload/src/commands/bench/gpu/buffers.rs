@@ -17,7 +17,7 @@ pub(super) struct Buffers {
     pub(super) gpu: Gpu,
     pub(super) meter: Meter,
     pub(super) bytes: u64,
-    /// Has the same random bytes as `random`.
+    /// The source, with the same random bytes as `random`.
     pub(super) source: DeviceMemory,
     random: Memory,
     pub(super) destination: DeviceMemory,

@@ -1,4 +1,4 @@
-//! What the cases put into stores, and how their failures are told.
+//! The chunks that cases put into stores, and the messages of their failures.
 
 use transload::store::{ChunkHash, ManifestName, StoreError};
 

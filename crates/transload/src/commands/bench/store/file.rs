@@ -158,7 +158,7 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// The same bytes in plain files.
+/// Writes the same bytes to plain files, as a baseline.
 struct Plain {
     each: PathBuf,
     one: PathBuf,

@@ -11,7 +11,7 @@ use super::error::HandoverError;
 use super::message::{self, Answer, Caches, Offer};
 use super::socket::Packets;
 use crate::path::ring::carrier::memfd;
-use crate::path::ring::carrier::staging::{Consumer, Mapped, Producer, Ring, RingShape};
+use crate::path::ring::carrier::slots::{Consumer, Mapped, Producer, Ring, RingShape};
 use transload_wire::internal::negotiation::encode;
 use transload_wire::internal::ring::{SocketName, Token};
 

@@ -5,7 +5,7 @@ use std::io;
 #[cfg(doc)]
 use super::connection::Limits;
 use crate::path::ring::carrier::memfd::MemfdFault;
-use crate::path::ring::carrier::staging::ShapeError;
+use crate::path::ring::carrier::slots::ShapeError;
 
 /// The reason why a handover failed.
 #[derive(Debug, thiserror::Error)]

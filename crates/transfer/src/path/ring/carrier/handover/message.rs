@@ -25,9 +25,9 @@ const MAGIC: [u8; 8] = *b"tl-loc/2";
 /// The location of the caches of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caches {
-    /// All are in host memory.
+    /// All caches are in host memory.
     OnHost,
-    /// Some or all are in device memory.
+    /// Some or all caches are in device memory.
     OnDevice,
 }
 

@@ -10,7 +10,7 @@ use super::message::{self, Answer, Offer, decode_greeting, encode_greeting, hell
 use super::socket::Packets;
 use super::*;
 use crate::path::ring::carrier::memfd::{self, MemfdFault};
-use crate::path::ring::carrier::staging::RingShape;
+use crate::path::ring::carrier::slots::RingShape;
 use crate::path::ring::carrier::{random_socket, random_token};
 use transload_wire::internal::negotiation::encode;
 use transload_wire::internal::ring::Token;
@@ -337,7 +337,7 @@ async fn a_peer_that_does_not_go_on_is_left() {
 }
 
 proptest::proptest! {
-    /// Whatever a peer sends is a message or an error.
+    /// Any bytes that a peer sends are a message or an error.
     #[test]
     fn any_packet_can_be_read(packet in proptest::collection::vec(proptest::num::u8::ANY, 0..80)) {
         let _ = decode_greeting(&packet);

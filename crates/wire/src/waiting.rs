@@ -1,4 +1,4 @@
-//! What a transfer waits for, as errors report it when a wait has taken too long.
+//! The events that transfers wait for. Errors report them when a wait has taken too long.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub enum Awaited {
     Prefill,
     /// The next attempt, after a failed one.
     Attempt,
-    /// More bytes.
+    /// Further bytes.
     Bytes {
         /// The number of bytes that have moved.
         moved: u64,

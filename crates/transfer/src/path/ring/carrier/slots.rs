@@ -72,7 +72,7 @@ pub enum RingError {
     /// The deadline passed.
     #[error("the peer has done nothing by the deadline")]
     TimedOut,
-    /// The consumer released no slot for so long that the ring is given up. Some slots may be lent to devices of this
+    /// The consumer released no slot within the time limit, so the ring is closed. Some slots may be lent to devices of this
     /// process.
     #[error(
         "of the ring's {slots} slots {unreleased} were not given back in time by the receiving agent, and {lent} are lent to GPUs of the sending process: one of the processes or its GPU stands still"
@@ -86,8 +86,7 @@ pub enum RingError {
     /// The peer wrote an invalid value into the ring, which cannot be used any more.
     #[error("the peer wrote nonsense into the ring: {field} is {found}")]
     Corrupt { field: &'static str, found: u64 },
-    /// More bytes were to be published or staged than a slot holds, or none were to be published. That is a fault of
-    /// this process.
+    /// More bytes were to be published or staged than a slot holds, or none were to be published. This process has a bug.
     #[error("a slot holds 1 to {capacity} bytes, not {len}")]
     Length { len: usize, capacity: usize },
     /// The memory of the bytes could not be read or written.

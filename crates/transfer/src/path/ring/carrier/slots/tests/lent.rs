@@ -40,7 +40,7 @@ fn slots_are_filled_at_a_time_and_published_in_order() {
     }
 }
 
-/// A transfer that was given up leaves slots that a device may still write to.
+/// A cancelled transfer leaves slots that a device may still write to.
 #[test]
 fn a_slot_that_has_not_come_back_is_passed_over() {
     let (mut producer, mut consumer) = ends(SMALL);

@@ -12,7 +12,7 @@ use crate::hash::ChunkHash;
 const MOST: usize = 256;
 
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct Prefetch {
     limit: usize,
     held: Arc<AtomicUsize>,
     state: Mutex<State>,
@@ -58,7 +58,7 @@ impl Slot {
     }
 }
 
-impl Ahead {
+impl Prefetch {
     pub(super) fn new(limit: usize) -> Self {
         Self { limit, held: Arc::default(), state: Mutex::default() }
     }

@@ -12,8 +12,8 @@ use std::{
 use tokio::sync::watch;
 
 use super::{
+    async_memory::{AsyncMemory, AsyncStream, Room},
     fence::Inside,
-    later::{Later, LaterStream, Room},
     operation::{Operation, RegionError},
     region::Region,
     shared::{Registration, Stretch},
@@ -30,7 +30,7 @@ type Work = Box<dyn FnOnce() + Send>;
 
 /// Host memory whose operations wait until the test [does](Self::work) them.
 #[derive(Clone, Debug)]
-pub(crate) struct LateMemory {
+pub(crate) struct DelayedMemory {
     memory: Memory,
     queue: Arc<Queue>,
     lost: watch::Sender<bool>,
@@ -54,7 +54,7 @@ impl Queue {
     }
 }
 
-impl LateMemory {
+impl DelayedMemory {
     pub(crate) fn new(memory: Memory) -> Self {
         Self { memory, queue: Arc::default(), lost: watch::Sender::new(false) }
     }
@@ -63,7 +63,7 @@ impl LateMemory {
         &self.memory
     }
 
-    /// Makes requests for a room wait for an operation from now on, as if others had all rooms.
+    /// Makes requests for buffers wait for an operation from now on, as if others held all of them.
     pub(crate) fn make_rooms_late(&self) {
         self.queue.rooms_are_late.store(true, SeqCst);
     }
@@ -117,21 +117,21 @@ impl LateMemory {
     }
 }
 
-impl From<LateMemory> for Region {
-    fn from(memory: LateMemory) -> Self {
-        let memory: Arc<dyn Later> = Arc::new(memory);
+impl From<DelayedMemory> for Region {
+    fn from(memory: DelayedMemory) -> Self {
+        let memory: Arc<dyn AsyncMemory> = Arc::new(memory);
         memory.into()
     }
 }
 
-impl Later for LateMemory {
+impl AsyncMemory for DelayedMemory {
     fn extents(&self) -> Vec<u64> {
         Region::from(&self.memory).extents()
     }
 
-    fn bind(&self, program: StreamProgram) -> Result<Arc<dyn LaterStream>, RegionError> {
+    fn bind(&self, program: StreamProgram) -> Result<Arc<dyn AsyncStream>, RegionError> {
         let stream = MemoryStream::new(program, self.memory.clone());
-        Ok(Arc::new(LateStream { memory: self.clone(), stream: stream? }))
+        Ok(Arc::new(DelayedStream { memory: self.clone(), stream: stream? }))
     }
 
     fn lost(&self) -> watch::Receiver<bool> {
@@ -149,12 +149,12 @@ impl Later for LateMemory {
 }
 
 #[derive(Clone, Debug)]
-struct LateStream {
-    memory: LateMemory,
+struct DelayedStream {
+    memory: DelayedMemory,
     stream: MemoryStream,
 }
 
-impl LaterStream for LateStream {
+impl AsyncStream for DelayedStream {
     fn bytes(&self) -> u64 {
         self.stream.bytes()
     }
@@ -170,7 +170,7 @@ impl LaterStream for LateStream {
     }
 
     fn room(&self, inside: &Inside) -> Operation<Box<dyn Room>> {
-        let room: Box<dyn Room> = Box::new(LateRoom { stream: self.clone(), bytes: vec![0; ROOM] });
+        let room: Box<dyn Room> = Box::new(DelayedRoom { stream: self.clone(), bytes: vec![0; ROOM] });
         if self.memory.queue.rooms_are_late.load(SeqCst) {
             return self.memory.submit(inside, || Ok(room));
         }
@@ -204,19 +204,19 @@ impl LaterStream for LateStream {
 }
 
 #[derive(Debug)]
-struct LateRoom {
-    stream: LateStream,
+struct DelayedRoom {
+    stream: DelayedStream,
     bytes: Vec<u8>,
 }
 
-impl Room for LateRoom {
+impl Room for DelayedRoom {
     fn bytes(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
     fn scatter(self: Box<Self>, position: u64, len: usize, inside: &Inside) -> Operation<()> {
         let Self { stream, bytes } = *self;
-        let LateStream { memory, stream } = stream;
+        let DelayedStream { memory, stream } = stream;
         memory.submit(inside, move || {
             stream.cursor(position)?.scatter(&bytes[..len], None)?;
             settle();

@@ -7,8 +7,8 @@ use std::{
 };
 
 use super::{
+    async_memory::{AsyncStream, Room},
     fence::Inside,
-    later::{LaterStream, Room},
     operation::{Operation, RegionError},
     shared::Stretch,
 };
@@ -19,8 +19,8 @@ pub(crate) const WINDOW: usize = 256 << 10;
 
 /// A position in the bytes of a program that is laid over such memory. It moves forward only.
 #[derive(Debug)]
-pub(crate) struct LaterCursor {
-    pub(super) stream: Arc<dyn LaterStream>,
+pub(crate) struct AsyncCursor {
+    pub(super) stream: Arc<dyn AsyncStream>,
     /// Bytes that were neither requested nor submitted yet.
     range: Range<u64>,
     /// Gathered bytes, of which the first `consumed` were passed on.
@@ -35,9 +35,9 @@ pub(crate) struct LaterCursor {
     scattered: Vec<Operation<()>>,
 }
 
-impl LaterCursor {
+impl AsyncCursor {
     /// Makes a cursor for a range. If it is to gather, all of the range may be read already.
-    pub(crate) fn new(stream: Arc<dyn LaterStream>, range: Range<u64>) -> Self {
+    pub(crate) fn new(stream: Arc<dyn AsyncStream>, range: Range<u64>) -> Self {
         Self {
             stream,
             range,

@@ -39,7 +39,7 @@ pub(crate) struct RankClass {
     pub(crate) members: Vec<Member>,
 }
 
-/// The location of a component in the staging block, or of several that are adjacent in every state.
+/// The location of a component in the archive block, or of several that are adjacent in every state.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     offset: u64,
@@ -121,7 +121,7 @@ impl RankGroup {
         }))
     }
 
-    pub(crate) fn staging(&self) -> Result<Memory, ArchiveError> {
+    pub(crate) fn block(&self) -> Result<Memory, ArchiveError> {
         Ok(Memory::allocate(&[self.bytes])?)
     }
 
@@ -129,22 +129,22 @@ impl RankGroup {
         &self,
         span: Span,
         (cache, table): (&Cache, &BlockTable),
-        staging: &Memory,
+        block: &Memory,
     ) -> Result<(), ArchiveError> {
         let plan = self.plan(&self.engine, &self.archive, span)?;
-        let tables = (&Tables(vec![table.clone()]), &self.staging_table(span));
-        run(&plan, tables, cache, &staging.clone().into())
+        let tables = (&Tables(vec![table.clone()]), &self.block_table(span));
+        run(&plan, tables, cache, &block.clone().into())
     }
 
     pub(crate) fn scatter(
         &self,
         span: Span,
-        staging: &Memory,
+        block: &Memory,
         (cache, table): (&Cache, &BlockTable),
     ) -> Result<(), ArchiveError> {
         let plan = self.plan(&self.archive, &self.engine, span)?;
-        let tables = (&self.staging_table(span), &Tables(vec![table.clone()]));
-        run(&plan, tables, &staging.clone().into(), cache)
+        let tables = (&self.block_table(span), &Tables(vec![table.clone()]));
+        run(&plan, tables, &block.clone().into(), cache)
     }
 
     pub(crate) fn has(&self, span: Span, table: &BlockTable) -> Result<bool, ArchiveError> {
@@ -181,7 +181,7 @@ impl RankGroup {
     /// of the class, then state, then content.
     pub(crate) fn read_piece(
         &self,
-        staging: &Memory,
+        block: &Memory,
         class: usize,
         units: Range<u64>,
         span: Span,
@@ -193,17 +193,17 @@ impl RankGroup {
         for unit in units {
             for (address, len) in self.runs(class, unit, 0..layers, span) {
                 let (run, behind) = rest.split_at_mut(len);
-                staging.read(address, run)?;
+                block.read(address, run)?;
                 rest = behind;
             }
         }
         Ok(piece)
     }
 
-    /// Writes this rank's share of a piece into a staging block. `data` has the length of the piece.
+    /// Writes this rank's share of a piece into an archive block. `data` has the length of the piece.
     pub(crate) fn write_piece(
         &self,
-        staging: &Memory,
+        block: &Memory,
         piece: &Piece,
         span: Span,
         data: &[u8],
@@ -218,7 +218,7 @@ impl RankGroup {
         for unit in units {
             let mut at = ((unit - piece.unit) * unit_bytes + before) as usize;
             for (address, len) in self.runs(class, unit, own.clone(), span) {
-                staging.write(address, &data[at..at + len])?;
+                block.write(address, &data[at..at + len])?;
                 at += len;
             }
         }
@@ -233,7 +233,7 @@ impl RankGroup {
         (!units.is_empty() && !layers.is_empty()).then_some((units, layers))
     }
 
-    /// Returns the location of a unit in the staging block as (address, bytes), with neighbours joined.
+    /// Returns the location of a unit in the archive block as (address, bytes), with neighbours joined.
     fn runs(&self, class: usize, unit: u64, layers: Range<u32>, span: Span) -> Vec<(u64, usize)> {
         let class = &self.classes[class];
         let unit = unit - class.units.start;
@@ -262,7 +262,7 @@ impl RankGroup {
         Ok(Plan::compile_route(src, dst, &request, self.rank, self.rank)?)
     }
 
-    fn staging_table(&self, span: Span) -> Tables {
+    fn block_table(&self, span: Span) -> Tables {
         let chunk = if self.recurrent { 0 } else { (span.to - 1) / TOKEN_CHUNK };
         let mut blocks = vec![BlockTable::NONE; chunk as usize];
         blocks.push(0);

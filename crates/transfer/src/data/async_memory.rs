@@ -13,7 +13,7 @@ use super::{
 use transload_plan::program::StreamProgram;
 
 /// Memory that works asynchronously: operations continue after the call returns.
-pub(crate) trait Later: Any + Debug + Send + Sync {
+pub(crate) trait AsyncMemory: Any + Debug + Send + Sync {
     /// Returns the length of each allocation in bytes.
     fn extents(&self) -> Vec<u64>;
 
@@ -23,7 +23,7 @@ pub(crate) trait Later: Any + Debug + Send + Sync {
     }
 
     /// Lays a program over it.
-    fn bind(&self, program: StreamProgram) -> Result<Arc<dyn LaterStream>, RegionError>;
+    fn bind(&self, program: StreamProgram) -> Result<Arc<dyn AsyncStream>, RegionError>;
 
     /// Returns a channel that becomes true, for good, when the memory is lost.
     fn lost(&self) -> watch::Receiver<bool>;
@@ -41,10 +41,10 @@ pub(crate) trait Later: Any + Debug + Send + Sync {
 }
 
 /// A program laid over such memory. Ranges are positions in the program's stream.
-pub(crate) trait LaterStream: Any + Debug + Send + Sync {
+pub(crate) trait AsyncStream: Any + Debug + Send + Sync {
     fn bytes(&self) -> u64;
 
-    /// Gathers at most [`WINDOW`](super::ahead::WINDOW) bytes. The returned buffer is `into`, and contains just them.
+    /// Gathers at most [`WINDOW`](super::async_cursor::WINDOW) bytes. The returned buffer is `into`, and contains just them.
     fn gather(&self, range: Range<u64>, into: Vec<u8>, inside: &Inside) -> Operation<Vec<u8>>;
 
     /// Requests room for bytes that are to be scattered. Rooms are few, so its holder must wait neither for another one

@@ -1,4 +1,4 @@
-//! Staging buffers between a GPU and the host.
+//! Pieces: the bounce buffers between a GPU and the host.
 //!
 //! A kernel that accesses host memory occupies its multiprocessors for as long as the bus takes. So bytes pass through
 //! a dense buffer of the device, which a few multiprocessors fill or empty, and through pinned memory. A copy engine

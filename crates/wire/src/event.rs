@@ -1,4 +1,4 @@
-//! News: what parts of the machine report to the parts above them.
+//! Event: what parts of the machine report to the parts above them.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(crate) enum Why {
 
 /// An event in one part that concerns others.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum Event {
     /// Peers: an agent is connected, and both sides are welcome.
     Up(AgentId, Incarnation),
     /// Peers: a connection is lost. `was_up` says whether `agent`, if it is known, was welcome on it.

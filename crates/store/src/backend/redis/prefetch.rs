@@ -23,7 +23,7 @@ const EXCHANGE_BYTES: usize = 8 << 20;
 const MOST_WANTED: usize = 64 << 10;
 
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct Prefetch {
     shared: Arc<Shared>,
     /// The fetching thread, started by the first hint.
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -57,7 +57,7 @@ enum Entry {
     Ready(Bytes),
 }
 
-impl Ahead {
+impl Prefetch {
     pub(super) fn new(fetcher: Arc<Fetcher>, limit: usize, timeout: Duration) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -93,7 +93,8 @@ impl Ahead {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let shared = self.shared.clone();
-            let started = std::thread::Builder::new().name("transload-redis-ahead".into()).spawn(move || shared.run());
+            let started =
+                std::thread::Builder::new().name("transload-redis-prefetch".into()).spawn(move || shared.run());
             match started {
                 Ok(started) => *thread = Some(started),
                 Err(error) => {
@@ -137,7 +138,7 @@ impl Ahead {
     }
 }
 
-impl Drop for Ahead {
+impl Drop for Prefetch {
     fn drop(&mut self) {
         self.shared.state().stop = true;
         self.shared.work.notify_all();

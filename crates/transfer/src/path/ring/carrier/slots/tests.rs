@@ -26,7 +26,7 @@ fn sockets() -> (OwnedFd, OwnedFd) {
     .unwrap()
 }
 
-/// Both ends in this process.
+/// Makes both ends of a ring in this process.
 fn ends(shape: RingShape) -> (Producer, Consumer) {
     let producer = Mapped::create(shape).unwrap();
     memfd::check(producer.memory(), shape.bytes()).unwrap();
