@@ -174,9 +174,8 @@ class Held:
             self._release(request_id, step)
         self._wanted = 0
         with self._lock:
-            asked = [self._asked.popleft() for _ in range(len(self._asked))]
-        # Who was promised what is gone by now computes it.
-        step.lend_held.extend(each for each in asked if each[0] in self._kept)
+            # What is released in this step is lent and taken back, so that who was promised it does not wait.
+            step.lend_held.extend(self._asked.popleft() for _ in range(len(self._asked)))
 
     def _release(self, request_id: str, step: Step) -> None:
         with self._lock:
@@ -197,6 +196,8 @@ class Held:
         self._by.clear()
         for request_id in list(self._kept):
             self._release(request_id, step)
+        with self._lock:
+            self._asked.clear()
 
     def shutdown(self) -> None:
         if self._server is not None:
