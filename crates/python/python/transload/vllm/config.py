@@ -19,6 +19,8 @@ BEFORE = "_before_loading"
 """The key of a `Before` among the settings, with which it travels to the engine's processes. It is no setting of an operator's."""
 _LONGEST = 58
 """Characters of an instance's name. It leaves room for a rank behind it in the name of an agent."""
+MOST_PEERS = 32
+"""So many servers are asked for a prompt, each in a thread of its own."""
 _INSTANCE = re.compile(r"[A-Za-z0-9._~-]{1,%d}" % _LONGEST)
 
 
@@ -75,6 +77,14 @@ class Config:
     overlap_share: float = 0.5
     """The share of the cache for requests whose prompts are loaded while they are prefilled; a single request may hold more. Beyond it
     requests wait without blocks."""
+    pull_from: tuple[str, ...] = ()
+    """Other servers, each as ``HOST:PORT`` with its `port`, that are asked for the prompt of a request that comes without a ticket."""
+    held_share: float = 0.0
+    """Of the cache, what prompts of ended requests may hold for servers that ask. 0: none are held, and nobody may ask."""
+    held_seconds: float = 60.0
+    """How long these are held."""
+    ask_seconds: float = 0.5
+    """How long a request waits for answers of other servers. What has not answered by then has nothing."""
     timeout_seconds: float = 300.0
     """The time limit of a load, retries included."""
     stall_seconds: float = 5.0
@@ -178,6 +188,12 @@ class Config:
             raise ConfigError(f"{_at('port')} is {port}: give a port from 1 to 65535")
         if "lanes" in given and not 1 <= typed("lanes", given["lanes"], int) <= 64:
             raise ConfigError(f"{_at('lanes')} is {given['lanes']}: give 1 to 64")
+        given["pull_from"] = _peers(given.get("pull_from", ()))
+        for name in ("pull_from", "held_share"):
+            if given.get(name) and given["certs"] is None:
+                raise ConfigError(f"{_at(name)} is of blocks that move between servers: give {_at('certs')}")
+            if given.get(name) and wire_codec != "exact":
+                raise ConfigError(f"{_at(name)} is of blocks that are exact, and wire_codec is {wire_codec!r}: leave one of the two out")
         if (ports := given.get("lane_ports")) is not None:
             if not (
                 isinstance(ports, (list, tuple))
@@ -192,6 +208,8 @@ class Config:
             ("timeout_seconds", 1),
             ("stall_seconds", 2),
             ("connect_seconds", 1),
+            ("held_seconds", 1),
+            ("ask_seconds", 0),
             ("store_wait_seconds", 0),
             ("store_timeout_seconds", 0),
         ):
@@ -202,9 +220,11 @@ class Config:
         staging = typed("store_staging_gib", given.get("store_staging_gib", cls.store_staging_gib), (int, float))
         if not 0 <= staging <= 1 << 20:
             raise ConfigError(f"{_at('store_staging_gib')} is {staging}: give 0 to {1 << 20} GiB of memory")
-        for name in ("unclaimed_share", "overlap_share"):
+        for name in ("unclaimed_share", "overlap_share", "held_share"):
             share = typed(name, given.get(name, getattr(cls, name)), (int, float))
-            if not 0 < share <= 1:
+            if name == "held_share" and not 0 <= share < 1:
+                raise ConfigError(f"{_at(name)} is {share}: give a part of the cache, from 0 to below 1")
+            if name != "held_share" and not 0 < share <= 1:
                 raise ConfigError(f"{_at(name)} is {share}: give a part of the cache, above 0 and up to 1")
         return cls(**given)
 
@@ -257,18 +277,21 @@ class Config:
         except ValueError as error:
             raise ConfigError(f"{_at('announce')} and announce_url: {error}") from error
 
+    def certificate(self, rank: int) -> str:
+        """Returns the name of a rank's certificate: ``AGENT-rank`` where there is one, else that of all ranks, ``AGENT``."""
+        assert self.certs is not None
+        name = f"{self.agent}-{rank}"
+        return name if (self.certs / f"{name}.pem").exists() else self.agent
+
     def identity(self, rank: int) -> Identity | None:
-        """Returns the certificate of a rank: ``AGENT-rank`` where there is one, else that of all ranks, ``AGENT``. None where
-        nothing moves between servers.
+        """Returns the identity of a rank. None where nothing moves between servers.
 
         Raises:
             ConfigError: it is not there, or unusable.
         """
         if self.certs is None:
             return None
-        name = f"{self.agent}-{rank}"
-        if not (self.certs / f"{name}.pem").exists():
-            name = self.agent
+        name = self.certificate(rank)
         try:
             return Identity(self.certs, name)
         except IdentityError as error:
@@ -292,6 +315,16 @@ def ranks_of(parallel: ParallelConfig) -> int:
 
 def _at(name: str) -> str:
     return f"kv_connector_extra_config.{name}"
+
+
+def _peers(given: Any) -> tuple[str, ...]:
+    if not isinstance(given, (list, tuple)) or len(given) > MOST_PEERS or not all(isinstance(each, str) for each in given):
+        raise ConfigError(f"{_at('pull_from')} is {given!r}: give a list of up to {MOST_PEERS} texts HOST:PORT")
+    for each in given:
+        host, _, port = each.rpartition(":")
+        if not host or not (port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535):
+            raise ConfigError(f"{_at('pull_from')} has {each!r}: give HOST:PORT, with the `port` of that server")
+    return tuple(given)
 
 
 def _one_of(name: str, value: Any, *words: str) -> None:

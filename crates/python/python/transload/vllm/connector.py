@@ -165,9 +165,8 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
     def get_kv_connector_stats(self) -> Stats | None:
         if self._worker is not None:
             return self._worker.take_stats()
-        saved = self.in_scheduler.saved
-        stats = None if saved is None else saved.take_stats()
-        return None if stats is None or stats.is_empty() else stats
+        stats = self.in_scheduler.take_stats()
+        return None if stats.is_empty() else stats
 
     def build_connector_worker_meta(self) -> Report | None:
         return self._in_worker.report()

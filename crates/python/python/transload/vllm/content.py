@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transload import Prompt
 
@@ -15,6 +16,9 @@ from .weights import Weights
 if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
     from vllm.v1.request import Request
+
+PREFIX_TOKENS = 256
+"""Prefixes that servers ask each other for are multiples of so many tokens, whatever their blocks."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +81,35 @@ class Content:
         """Returns the prompt for the archive of these weights."""
         return self._prompt(computed, self.salt)
 
+    def prefixes(self, computed: Computed, most: int) -> dict[int, bytes]:
+        """Returns digests of the first tokens, by how many these are: each multiple of `PREFIX_TOKENS` up to `most`, ascending.
+
+        Unlike those of a whole prompt they do not depend on what comes behind, so that other prompts have them too. As with a store,
+        clients without a salt share nothing from their first image on, which they may have called by another's name.
+        """
+        if not self.salt:
+            most = min([most, *(position for _, position, _ in self.media)])
+        embeddings = self.embeddings and self.embeddings.hex()
+        digest = hashlib.blake2b(digest_size=32, person=b"transload-prefix")
+        digest.update(_framed([computed.weights, computed.adapter, self.salt, embeddings]))
+        prefixes = {}
+        for start in range(0, most - PREFIX_TOKENS + 1, PREFIX_TOKENS):
+            end = start + PREFIX_TOKENS
+            digest.update(array("I", self.tokens[start:end]).tobytes())
+            digest.update(_framed([each for each in self.media if start <= each[1] < end]))
+            prefixes[end] = digest.copy().digest()
+        return prefixes
+
     def _prompt(self, computed: Computed, salt: str | None) -> Prompt:
         return Prompt(
             self.tokens, adapter=computed.adapter, multimodal=self.media, salt=salt, embeddings=self.embeddings
         )
+
+
+def _framed(value: Any) -> bytes:
+    """Returns a value as bytes that no others begin with."""
+    text = json.dumps(value).encode()
+    return len(text).to_bytes(8, "little") + text
 
 
 def _embeddings(request: Request) -> bytes | None:

@@ -160,9 +160,12 @@ def _rested(take: Callable[..., Any]) -> Callable[..., Any]:
         try:
             calls = engine.input_queue
             if may_rest and calls.empty() and _only_holds_blocks(engine):
+                halves = _halves(engine)
+                for half in halves:
+                    half.wakes(calls.not_empty)
                 with calls.not_empty:
-                    # Whatever a client calls ends it at once.
-                    calls.not_empty.wait_for(calls._qsize, REST_SECONDS)
+                    # Whatever a client calls, or another server asks for, ends it at once.
+                    calls.not_empty.wait_for(lambda: calls._qsize() or not all(half.may_rest for half in halves), REST_SECONDS)
                 # A step comes first: calls such as a reset have to find blocks free that were given back meanwhile.
                 return
         except AttributeError as error:

@@ -129,6 +129,12 @@ class Step(KVConnectorMetadata):
     save: dict[str, Save] = field(default_factory=dict)
     let_go: list[str] = field(default_factory=list)
     """Requests of which nothing is to be saved."""
+    hold: list[str] = field(default_factory=list)
+    """Requests that have ended, whose blocks stay for other servers that ask for what is in them, until they are released."""
+    lend_held: list[tuple[str, Lend]] = field(default_factory=list)
+    """What other servers have asked for, with the request that holds it."""
+    release: list[str] = field(default_factory=list)
+    """Requests that are not held any more."""
 
 
 @dataclass

@@ -24,8 +24,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable
 
 from transload import Prompt, Ticket, TicketError
@@ -35,11 +37,14 @@ from vllm.v1.request import RequestStatus
 from .adapters import Adapters
 from .config import ConfigError, ranks_of
 from .content import Computed, Content, Names
+from .held import Held
 from .messages import NULL_BLOCK, Blocks, Lend, Load, Part, RankAddress, Report, Step
 from .overlap import PARAMETER as OVERLAP
 from .overlap import LIFE, Overlap, piece_ends
+from .peers import Peers
 from .saved_scheduler import SavedScheduler
 from .specs import PAGES
+from .stats import Stats
 from .weights import Unnamed, Weights
 from .windows import Uncached, has_rings, has_windows
 
@@ -149,6 +154,15 @@ class Scheduler:
         """The number of blocks of each request that is loaded while it is prefilled."""
         self._is_divided = not (has_windows(kv_cache_config) or has_rings(kv_cache_config) or kv_cache_config.has_mamba_layers)
         """Whether pieces of a prompt can be loaded: no layer drops tokens, or keeps data that depends on where a prompt ends."""
+        self.peers: Peers | None = None
+        self.held: Held | None = None
+        if config.pull_from or config.held_share:
+            self._refuse_undivided()
+            assert self._identity is not None
+            if config.pull_from:
+                self.peers = Peers(config, self._identity)
+            if config.held_share:
+                self.held = Held(config, self._identity, kv_cache_config, self._ticket_held)
         self._inexact: set[str] = set()
         """Requests whose blocks hold anything that was restored with a codec, or computed on that, until the blocks are freed."""
         self._answering: dict[str, Ticket] = {}
@@ -180,6 +194,12 @@ class Scheduler:
         self._whole = math.lcm(*(group["spec"][0]["tokens_per_state"] for group in groups if group["name"].startswith(PAGES)))
         # A block whose order is not known may be written again until the whole prompt is computed.
         self._is_divided &= self._whole == 1
+        if self.peers is not None or self.held is not None:
+            self._refuse_undivided()
+        if self.peers is not None:
+            self.peers.meet_workers(first.incarnation)
+        if self.held is not None:
+            self.held.begin(first.incarnation)
         if self._identity is not None:
             # What cannot be in a ticket is told now, and not by the first request.
             self._ticket_into(2**40, 2**40)
@@ -188,6 +208,14 @@ class Scheduler:
         for announcement in self._announcements:
             # vLLM does not tell when it begins to listen: until then the proxy's probes fail.
             announcement.begin()
+
+    def _refuse_undivided(self) -> None:
+        if not self._is_divided:
+            name = "pull_from" if self._config.pull_from else "held_share"
+            raise ConfigError(
+                f"kv_connector_extra_config.{name} is of prompts that others begin with, and this model has layers with windows or states, or "
+                "blocks that can only be moved whole: leave it out"
+            )
 
     # --- a request comes -------------------------------------------------------------
 
@@ -291,10 +319,19 @@ class Scheduler:
     def matched_tokens(self, request: Request, computed: int) -> tuple[int | None, bool]:
         """Returns how many tokens behind the `computed` ones are loaded, and that they come meanwhile. None: ask again."""
         params = self._params(request)
-        is_ours = self.saved is not None or request.request_id in self._lending or request.request_id in self._waiting
+        if self.held is not None:
+            self.held.wants(request.num_tokens)
+        shares = self.saved is not None or self.peers is not None or self.held is not None
+        is_ours = shares or request.request_id in self._lending or request.request_id in self._waiting
         if is_ours and self._adapters.may_still_come(request):
             return None, False
         if not params.get("do_remote_prefill"):
+            if self.peers is not None and not request.resumable and not request.get_skip_reading_prefix_cache():
+                # At least the last token is computed here.
+                prefixes = partial(self._prefixes, request, max(1, self._held_back))
+                loaded = self.peers.matched_tokens(request, prefixes, self._named(request), computed)
+                if loaded is None or loaded:
+                    return loaded, loaded is not None
             return self.saved.matched_tokens(request, computed) if self.saved is not None else (0, False)
         # Both sides compute from the prompt's length how much is prefilled. If they disagree, the pull is refused.
         tokens = self._prefilled(request.num_prompt_tokens) - computed
@@ -321,6 +358,13 @@ class Scheduler:
         lending = self._lending.get(request.request_id)
         if lending is not None:
             lending.computed = self._computed(request)
+        if self.held is not None:
+            self.held.allocated(request.request_id, self._named(request))
+        load = self.peers.allocated(request, blocks, tokens) if self.peers is not None else None
+        if load is not None:
+            self._loading[request.request_id], self._step.load[request.request_id] = load.ticket, load
+            # The store takes note of what computes it.
+            tokens = 0
         if not params.get("do_remote_prefill"):
             restore = self.saved.allocated(request, blocks, tokens) if self.saved is not None else None
             if restore is not None:
@@ -406,6 +450,11 @@ class Scheduler:
                 self._step.renew[waiting.ticket] = waiting.lease_seconds
         if self.saved is not None:
             self.saved.build_step(self._step)
+        if self.peers is not None:
+            self._step.give_up.extend(self.peers.given_up)
+            self.peers.given_up.clear()
+        if self.held is not None:
+            self.held.build_step(self._step, self._free_blocks())
         self._step.computes = bool(scheduled.num_scheduled_tokens)
         step, self._step = self._step, Step()
         return step
@@ -413,7 +462,14 @@ class Scheduler:
     @property
     def may_rest(self) -> bool:
         """Returns whether the engine may rest while blocks are lent: the workers need no message, and nothing is being saved."""
+        if self.held is not None and self.held.is_asked:
+            return False
         return self._step == Step() and not (self.saved is not None and self.saved.is_saving)
+
+    def wakes(self, engine: threading.Condition) -> None:
+        """Takes note of what an engine that rests waits for."""
+        if self.held is not None:
+            self.held.rests_at = engine
 
     def _lend(self, request_id: str, lending: _Lending, scheduled: int) -> None:
         request = lending.request
@@ -472,15 +528,25 @@ class Scheduler:
             self._early.pop(request_id, None)
         for request_id in report.claimed | (output.finished_sending or set()):
             self._unclaimed.pop(request_id, None)
+        if self.held is not None:
+            self.held.hear(output.finished_sending or set())
         if self.saved is not None:
             self.saved.hear(output)
+
+    def take_stats(self) -> Stats:
+        """Returns the figures since the last time."""
+        stats = Stats() if self.saved is None else self.saved.take_stats()
+        return stats if self.peers is None else stats.aggregate(self.peers.stats.take())
 
     # --- a request ends --------------------------------------------------------------
 
     def finished(self, request: Request, blocks: Blocks) -> tuple[bool, dict[str, Any] | None]:
         """Returns whether the blocks of a finished request stay, and what goes out with the answer."""
         self._adapters.forget(request.request_id)
+        is_exact = request.request_id not in self._inexact
         self._inexact.discard(request.request_id)
+        if self.peers is not None:
+            self.peers.finished(request.request_id)
         is_loading = request.request_id in self._loading
         if is_loading:
             # vLLM keeps the blocks until the workers report the end of it.
@@ -488,6 +554,9 @@ class Scheduler:
         stay, params = self._lent(request, blocks)
         if self.saved is not None and self.saved.finished(request, () if is_loading else blocks, self._step):
             stay = True
+        if self.held is not None:
+            there, prefixes = is_exact and not is_loading, partial(self._prefixes, request, self._held_back)
+            stay |= self.held.finished(request, blocks if there else (), self._named(request), prefixes, self._step)
         return stay, params
 
     def _lent(self, request: Request, blocks: Blocks) -> tuple[bool, dict[str, Any] | None]:
@@ -531,6 +600,10 @@ class Scheduler:
             oldest = next(iter(self._unclaimed))
             del self._unclaimed[oldest]
             self._step.reclaim.append(oldest)
+
+    def _ticket_held(self, lease_set: bytes, tokens: int) -> Ticket:
+        """Makes a ticket for what is held. It is for any thread."""
+        return self._ticket(lease_set, tokens, time_left=self._config.lease_seconds)
 
     def _ticket_into(self, start: int, valid: int) -> Ticket:
         """Makes a ticket for a prefill server to push with. The workers open their blocks under it."""
@@ -617,6 +690,10 @@ class Scheduler:
         for waiting in self._waiting.values():
             waiting.is_void = True
         self._step.stop_loading.extend(self._loading)
+        if self.peers is not None:
+            self.peers.forget()
+        if self.held is not None:
+            self.held.forget(self._step)
         if self.saved is not None:
             self.saved.forget(self._step)
 
@@ -624,8 +701,29 @@ class Scheduler:
         for announcement in self._announcements:
             announcement.end()
         self._weights.shutdown()
+        for part in (self.peers, self.held):
+            if part is not None:
+                part.shutdown()
         if self.saved is not None:
             self.saved.shutdown()
+
+    # --- what servers share without a ticket -------------------------------------------
+
+    def _named(self, request: Request) -> Computed | None:
+        """Names what computes a request; None if that has no name."""
+        try:
+            return self._names.of(request)
+        except Unnamed:
+            return None
+
+    def _prefixes(self, request: Request, without: int) -> dict[int, bytes]:
+        """Returns the digests of what of a request's prompt servers share, without its last tokens."""
+        return Content.of(request).prefixes(self._names.of(request), request.num_prompt_tokens - without)
+
+    def _free_blocks(self) -> int:
+        """Returns how many blocks vLLM has left: 0 where this version does not tell, so that nothing is held for long."""
+        pool = getattr(self._manager, "block_pool", None)
+        return 0 if pool is None else pool.get_num_free_blocks()
 
     # --- how far a prefill goes ------------------------------------------------------
 

@@ -44,8 +44,9 @@ def check(vllm_config: VllmConfig, real: KVTransferConfig) -> Config:
     config = Config.read(vllm_config)
     _refuse_what_is_not_handled(vllm_config, config)
     config = config.of_engine(vllm_config.parallel_config)
-    if config.store is not None:
-        _recompute_what_is_not_loaded(vllm_config, real)
+    for name in ("store", "pull_from"):
+        if getattr(config, name):
+            _recompute_what_is_not_loaded(vllm_config, real, name)
     if not config.is_exact:
         _refuse_what_would_share_it(vllm_config, real, "codec", config.codec, "the store")
     if config.wire_codec != "exact" and vllm_config.kv_transfer_config.is_kv_consumer:
@@ -76,21 +77,21 @@ def _refuse_what_is_not_handled(vllm_config: VllmConfig, config: Config) -> None
             "--enable-sleep-mode takes the cache's memory away, and this version of vLLM does not tell connectors when (0.33 does): "
             "leave it out (--enable-cumem-allocator may stay)"
         )
-    if config.store is not None and not vllm_config.model_config.is_prefix_caching_supported:
-        raise ConfigError(
-            "vLLM does not reuse prefixes of this model, so that kv_connector_extra_config.store may not either: "
-            "leave it out"
-        )
+    for name in ("store", "pull_from", "held_share"):
+        if getattr(config, name) and not vllm_config.model_config.is_prefix_caching_supported:
+            raise ConfigError(
+                f"vLLM does not reuse prefixes of this model, so that kv_connector_extra_config.{name} may not either: leave it out"
+            )
 
 
-def _recompute_what_is_not_loaded(vllm_config: VllmConfig, real: KVTransferConfig) -> None:
-    """Makes vLLM compute what a store fails to load. This is always possible, so no request fails for it. If another connector contains
-    this one, its settings count."""
+def _recompute_what_is_not_loaded(vllm_config: VllmConfig, real: KVTransferConfig, name: str) -> None:
+    """Makes vLLM compute what a store or another server fails to give. This is always possible, so no request fails for it. If another connector
+    contains this one, its settings count."""
     vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute"
     if real.kv_load_failure_policy != "recompute":
         raise ConfigError(
             f"kv_load_failure_policy is {real.kv_load_failure_policy!r} beside {real.kv_connector}'s connectors, so that "
-            "a store that fails would fail requests: with kv_connector_extra_config.store, give "
+            f"what fails there would fail requests: with kv_connector_extra_config.{name}, give "
             '"kv_load_failure_policy": "recompute" there'
         )
 

@@ -40,6 +40,7 @@ class Stats(KVConnectorStats):
             "failures": {},  # loads by why they failed
             "leases": {},  # by how they ended
             "drafts": {},  # loads without caches of drafts: the source had none, or this server takes none
+            "lookups": {},  # requests that other servers were asked for, by what came of it
             "pushed": 0,  # routes, each from one rank to one other, that an owner has pushed into blocks here
             "busy": 0.0,  # seconds with a transfer under way, added up over ranks
         } | {f"store_{name}": {} for name in _STORE}
@@ -67,6 +68,10 @@ class Stats(KVConnectorStats):
     def failed(self, kind: str) -> None:
         """Counts a load that failed on this rank."""
         _add(self.data["failures"], kind, 1)
+
+    def looked_up(self, answer: str) -> None:
+        """Counts a request that other servers were asked for."""
+        _add(self.data["lookups"], answer, 1)
 
     def skipped_drafts(self, what: str) -> None:
         """Counts a load that came without caches of drafts, because one side has none."""
@@ -134,6 +139,7 @@ class Stats(KVConnectorStats):
             figures["Busy s"] = round(self.data["busy"], 3)
         figures |= {f"Failed ({kind})": count for kind, count in sorted(self.data["failures"].items())}
         figures |= {f"Drafts {what}": count for what, count in sorted(self.data["drafts"].items())}
+        figures |= {f"Look-ups ({answer})": count for answer, count in sorted(self.data["lookups"].items())}
         figures |= {f"Leases {end}": count for end, count in sorted(self.data["leases"].items())}
         figures |= {f"Tokens {what} (store)": count for what, count in sorted(self.data["store_tokens"].items())}
         figures |= {f"Failed (store, {call})": count for call, count in sorted(self.data["store_failures"].items())}
@@ -180,6 +186,7 @@ class PromMetrics(KVConnectorPromMetrics):
         self._drafts = self._counter(
             "drafts", "Loads of a rank whose drafts were zeroed, or skipped, because only one of the two servers has any.", "what"
         )
+        self._lookups = self._counter("lookups", "Requests whose prompt other servers were asked for, by what came of it.", "answer")
         self._store = {
             f"store_{name}": self._counter(f"store_{name}", documentation, label)
             for name, (label, documentation) in _STORE.items()
@@ -201,7 +208,7 @@ class PromMetrics(KVConnectorPromMetrics):
         self._busy.labels(*labels).inc(transfer_stats_data["busy"])
         self._pushed.labels(*labels).inc(transfer_stats_data["pushed"])
         counters = {"paths": self._bytes, "chunks": self._chunks, "failures": self._failures, "leases": self._leases}
-        counters["drafts"] = self._drafts
+        counters |= {"drafts": self._drafts, "lookups": self._lookups}
         for name, metric in (counters | self._store).items():
             for key, count in transfer_stats_data[name].items():
                 metric.labels(*labels, key).inc(count)

@@ -102,6 +102,9 @@ class Worker:
         """Leases whose blocks the last step may have been given more work on after `wait_for_save`; they are finished with
         the mark of the next step."""
         self._handed_over: dict[str, _HandedOver] = {}
+        self._held: dict[str, list[Lease]] = {}
+        """What others have asked for, of each request that is held for them."""
+        self._released: set[str] = set()
         self._loads: dict[str, _Loading] = {}
         self._stopped: set[str] = set()
         """Requests whose load is not wanted any more, also where it has ended well."""
@@ -210,7 +213,7 @@ class Worker:
             self._hand_over(request_id, ticket)
         for request_id in step.reclaim:
             self._reclaim(request_id)
-        for lease in (*self._leases.values(), *chain(*self._ahead.values())) if step.take_back_all else ():
+        for lease in (*self._leases.values(), *chain(*self._ahead.values(), *self._held.values())) if step.take_back_all else ():
             if lease is not None:
                 self._tell(lease.cancel)
         # First all that are filled, so that one mark is behind it all. Without a ticket nothing comes into them.
@@ -219,6 +222,7 @@ class Worker:
             self._cache.clear(filled.blocks, filled.start, filled.tokens)
         mark = self._cache.mark_once()
         self._finish(mark)
+        self._lend_held(step, mark)
         for request_id, load in step.load.items():
             self._load(request_id, load, mark)
         for request_id, (ticket, why) in step.unnamed.items():
@@ -263,6 +267,11 @@ class Worker:
                 del self._leases[request_id]
                 sent.add(request_id)
                 self._lease_ended(request_id, handed_over, lease)
+        for request_id in [each for each in self._released if all(lease.ended.done() for lease in self._held[each])]:
+            self._released.remove(request_id)
+            for lease in self._held.pop(request_id):
+                self._stats.lease_ended(_end_of(lease))
+            sent.add(request_id)
         for request_id, loading in list(self._loads.items()):
             if loading.transfer is None or loading.transfer.ended.done():
                 del self._loads[request_id]
@@ -270,9 +279,9 @@ class Worker:
                 if not self._loaded(request_id, loading):
                     results.failed_recving.add(request_id)
         if self.saved is not None:
-            # Blocks may be lent and saved at once; vLLM hears when both are over.
+            # Blocks may be lent, held and saved at once; vLLM hears when all of that is over.
             sent = {each for each in sent | self.saved.collect(results) if not self.saved.keeps(each)}
-        results.finished_sending |= sent - self._handed_over.keys()
+        results.finished_sending |= sent - self._handed_over.keys() - self._held.keys()
         results.failed_recving |= results.finished_recving & self._stopped
         self._stopped -= results.finished_recving
         self._hear_notices()
@@ -320,6 +329,8 @@ class Worker:
         oldest = next((each for each in chain(loads, leases) if each is not None), None)
         if oldest is not None:
             oldest.ended.wait(IDLE_SECONDS)
+        elif self._held:
+            time.sleep(IDLE_SECONDS)
         elif self.saved is not None:
             self.saved.wait(IDLE_SECONDS)
 
@@ -350,6 +361,23 @@ class Worker:
         if not is_finished:
             self._unfinished.append((request_id, lease))
         return lease
+
+    def _lend_held(self, step: Step, mark: cache.MarkOnce) -> None:
+        """Lends what was computed in earlier steps, and is held since, to those who have asked; and releases what is held no more."""
+        for request_id in step.hold:
+            self._held[request_id] = []
+        for request_id, lend in step.lend_held:
+            leases = self._held[request_id]
+            for lease in [each for each in leases if each.ended.done()]:
+                leases.remove(lease)
+                self._stats.lease_ended(_end_of(lease))
+            leases.extend(filter(None, [self._lend(request_id, lend, mark)]))
+        for request_id in step.release:
+            self._released.add(request_id)
+            for lease in self._held[request_id]:
+                # What is being read is soon over.
+                if not lease.is_claimed:
+                    self._tell(lease.cancel)
 
     def _finish(self, mark: cache.MarkOnce) -> None:
         """Finishes the leases of the last step, since all its work has been submitted now, however vLLM has ended it."""
