@@ -18,7 +18,7 @@
 //! | `crossing`, `queue`, `threads` | copies over the bus; the threads that submit them and report their end |
 //! | `shared`, `sum`, `shuttle` | memory shared by two processes; sums on the GPU; a ring's slots, filled and emptied |
 //! | `measure` | timed copies of this crate and of the driver, for `transload bench gpu` |
-//! | `copy`, `peer`, `slots` | copies; those between two GPUs, and their staging buffers |
+//! | `copy`, `peer`, `slots` | copies; those between two GPUs, and their bounce buffers |
 //! | `mark`, `waiter` | points in streams that must be reached before blocks are touched; the threads that wait for them |
 
 mod arena;
