@@ -261,8 +261,10 @@ def test_what_is_void_is_not_lent(holder, asker):
     one = holder()
     two = asker(one)
     answer(one, TOKENS)
+    assert b"ticket" in held(one).answer(question_of(asker, TOKENS))
     assert not one.reset(), "blocks are held"
     end_alike(one)
+    assert not one.figures.data["leases"]
     assert_computed(two, [one], TOKENS)
 
 
