@@ -293,7 +293,6 @@ type Handle = *mut c_void;
 const SPIN: &str = include_str!("../../cuda/spin.ptx");
 const WALK: &str = include_str!("../../cuda/walk.ptx");
 
-/// How much pinned memory an engine has.
 const PINNED: usize = 16 << 20;
 
 /// An engine: somebody else in the process who uses the first GPU, on a stream of their own. Everything waits its turn

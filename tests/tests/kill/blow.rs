@@ -12,7 +12,6 @@ use crate::siege::Siege;
 /// falls, and is noticed at once or by the next request.
 #[derive(Default)]
 pub(crate) struct Blow {
-    /// Requests that have passed so far.
     requests: u64,
     /// How long the last one took, once that says how long the next one takes.
     took: Option<Duration>,

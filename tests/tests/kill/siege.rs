@@ -128,13 +128,11 @@ impl Siege {
         cache.agent(identity, ranks, Incarnation::new(1, 1), options(self.patience))
     }
 
-    /// A new life.
     pub(crate) fn incarnation(&self) -> Incarnation {
         self.lives.set(self.lives.get() + 1);
         Incarnation::new(self.lives.get(), self.draw())
     }
 
-    /// A new request.
     pub(crate) fn request(&self) -> u64 {
         loop {
             self.requests.set(self.requests.get() + 1);

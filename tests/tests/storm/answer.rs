@@ -12,7 +12,6 @@ use tokio::time::{Sleep, sleep, timeout};
 use transload_test_servers::wire::{self, Framing, Kind};
 use transload_test_servers::{Message, PATIENCE};
 
-/// A client's connection.
 pub(crate) struct Connection(BufReader<Sips>);
 
 /// What a client has got for a request.
@@ -82,7 +81,6 @@ struct Sips {
     /// Bytes that are read at a time.
     most: usize,
     pause: Pin<Box<Sleep>>,
-    /// How many were read.
     read: usize,
 }
 

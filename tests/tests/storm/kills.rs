@@ -20,7 +20,6 @@ const SERVERS: usize = 3;
 
 const CLIENTS: u64 = 16;
 
-/// How often a server was killed.
 #[derive(Default)]
 struct Kills {
     begun: AtomicU64,

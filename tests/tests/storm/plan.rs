@@ -52,7 +52,6 @@ impl Setting {
     ];
 }
 
-/// What a server does with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// It answers.
@@ -182,7 +181,6 @@ impl Route {
     }
 }
 
-/// Which prefill server a request names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Named {
     Nothing,
@@ -191,7 +189,6 @@ pub(crate) enum Named {
     One(usize),
 }
 
-/// One request.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     /// Different for each request of a world.
@@ -202,7 +199,6 @@ pub(crate) struct Plan {
     /// What becomes of the first leg to a prefill server, the second one, and so on; those after the last are fine.
     pub(crate) prefill: Vec<Fault>,
     pub(crate) decode: Vec<Fault>,
-    /// How many tokens the answer has.
     pub(crate) tokens: usize,
     /// The body has `cache_hit_threshold`, and the decode server lacks the prompt.
     pub(crate) misses: bool,
@@ -293,7 +289,6 @@ impl Plan {
     }
 }
 
-/// What servers know of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) number: u64,

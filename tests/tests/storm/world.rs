@@ -13,7 +13,6 @@ use super::client::{self, Verdict};
 use super::fakes::{self, Known, Role};
 use super::plan::{Mode, Setting};
 
-/// Clients at a time.
 const CLIENTS: usize = 24;
 
 /// How long what has ended may take to be gone: idle connections are kept for 4 s and looked for as often.
@@ -32,7 +31,6 @@ pub(crate) struct Place {
     pub(crate) known: Arc<Known>,
 }
 
-/// What came of requests.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) answers: u64,
@@ -199,7 +197,6 @@ impl World {
         }
     }
 
-    /// What `/status` says is in flight.
     async fn in_flight(&self) -> Vec<String> {
         let status = get(self.admin, "/status").await.json();
         let servers = status["servers"].as_array().into_iter().flatten();
