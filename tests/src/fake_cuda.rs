@@ -293,7 +293,6 @@ type Handle = *mut c_void;
 const SPIN: &str = include_str!("../../cuda/spin.ptx");
 const WALK: &str = include_str!("../../cuda/walk.ptx");
 
-/// The bytes of pinned memory of an engine.
 const PINNED: usize = 16 << 20;
 
 /// An engine: another user of the first GPU in this process, with a stream of its own. Its work runs in the order of that

@@ -71,7 +71,6 @@ impl Shape {
         vec![self.len as usize; self.count as usize]
     }
 
-    /// Returns the program that copies all of it.
     fn whole(self) -> Program {
         let step = 1 << ALLOCATION_BITS;
         let layers = Loop { count: self.count, src: step, dst: step };

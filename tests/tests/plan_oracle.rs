@@ -69,7 +69,6 @@ fn cases_of_a_new_seed() {
     run.unwrap_or_else(|fault| panic!("with PROPTEST_RNG_SEED={seed}: {fault}"));
 }
 
-/// Cases that went wrong once.
 #[test]
 fn what_was_wrong_once_is_right() {
     for (name, case) in kept() {

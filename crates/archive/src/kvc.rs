@@ -1,8 +1,7 @@
 //! KVC files: erllama's format for the cache of a sequence on disk ("KVC v2"; the version byte is 1).
 //!
 //! [`parse`] reads a file in memory and borrows from it. [`Head`] reads a file whose payload is too long for that.
-//! [`Draft`] writes a file, and [`Folder`] is an engine's folder of files. The bytes and the order of the checks are
-//! erllama's, so the first error in a file has the same name here and there ([`KvcError::code`]).
+//! [`Draft`] writes a file. The bytes and the order of the checks are erllama's, so the first error in a file has the same name here and there ([`KvcError::code`]).
 //!
 //! All numbers are little-endian:
 //!
@@ -14,7 +13,7 @@
 //! | 5 | 1 | [save reason](SaveReason) |
 //! | 6 | 2 | reserved: written as 0, ignored |
 //! | 8 | 4 | cached_token_count: the number of tokens; never checked |
-//! | 12 | 4 | hit_count: [rewritten in place](set_hit_count) |
+//! | 12 | 4 | hit_count: rewritten in place by erllama |
 //! | 16 | 4 | context_size |
 //! | 20 | 4 | reserved |
 //! | 24, 32 | 8, 8 | creation and last use, in seconds since 1970 |
@@ -33,7 +32,6 @@ mod cursor;
 mod draft;
 mod error;
 mod file;
-mod folder;
 mod key;
 mod names;
 mod parse;
@@ -42,8 +40,7 @@ mod tlv;
 pub use cursor::Tokens;
 pub use draft::{Draft, DraftError};
 pub use error::KvcError;
-pub use file::{Head, open_file, set_hit_count};
-pub use folder::{Entry, Folder, FolderError, Published};
+pub use file::{Head, open_file};
 pub use key::{CacheKey, KeyTextError};
 pub use names::{FingerprintMode, QuantType, SaveReason, UnknownName};
 pub use parse::{Info, Kvc, PayloadSum, parse};

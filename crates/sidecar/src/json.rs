@@ -126,7 +126,6 @@ pub(crate) struct Edit<'a> {
 }
 
 impl<'a> Edit<'a> {
-    /// Removes all members with this name.
     pub(crate) fn remove(mut self, key: &'a str) -> Self {
         self.change(key, None);
         self

@@ -5,20 +5,13 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
-/// Creates a folder and its missing parents, and flushes the entries of all that it created. All of them get `mode`, if
-/// there is one, whatever the umask.
-pub fn make(path: &Path, mode: Option<u32>) -> io::Result<()> {
+/// Creates a folder and its missing parents, and flushes the entries of all that it created. All of them get `mode`,
+/// whatever the umask.
+pub(crate) fn make(path: &Path, mode: u32) -> io::Result<()> {
     let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.is_dir()).collect();
-    let mut builder = DirBuilder::new();
-    builder.recursive(true);
-    if let Some(mode) = mode {
-        builder.mode(mode);
-    }
-    builder.create(path)?;
+    DirBuilder::new().recursive(true).mode(mode).create(path)?;
     for made in missing {
-        if let Some(mode) = mode {
-            fs::set_permissions(made, Permissions::from_mode(mode))?;
-        }
+        fs::set_permissions(made, Permissions::from_mode(mode))?;
         flush(match made.parent() {
             Some(above) if above != Path::new("") => above,
             _ => Path::new("."),
@@ -28,6 +21,6 @@ pub fn make(path: &Path, mode: Option<u32>) -> io::Result<()> {
 }
 
 /// Flushes the entries of a folder to disk.
-pub fn flush(folder: &Path) -> io::Result<()> {
+fn flush(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }

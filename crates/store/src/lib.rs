@@ -40,7 +40,6 @@ pub use uri::{StoreUri, UriError};
 #[doc(hidden)]
 pub mod internal {
     pub use crate::backend::is_leftover;
-    pub use crate::folder::{flush as flush_folder, make as make_folder};
     pub use crate::reading::readable;
     pub use crate::work::on_threads;
 

@@ -8,7 +8,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The time limit of a command.
 const LIMIT: Duration = Duration::from_millis(50);
 
 const ROUNDS: usize = 15;

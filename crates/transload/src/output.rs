@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use crate::show::json;
 
-/// The output format of results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// Tables for people.

@@ -89,7 +89,6 @@ struct State {
 struct Seen {
     scripts: VecDeque<Script>,
     requests: Vec<Message>,
-    /// Connections accepted.
     dialled: usize,
     /// Peers that left while a script was silent.
     left: usize,
@@ -236,7 +235,6 @@ async fn accept(listener: TcpListener, state: Arc<State>) {
     }
 }
 
-/// A connection that is open.
 struct Open<'a> {
     state: &'a State,
     index: usize,

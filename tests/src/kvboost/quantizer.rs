@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::Agreement;
 
-/// A tensor's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Float {
     F32,
@@ -49,7 +48,6 @@ impl Float {
     }
 }
 
-/// The quantized form of one tensor.
 #[derive(Debug, PartialEq)]
 struct Quantized {
     codes: Vec<i8>,

@@ -199,7 +199,6 @@ fn each_codec_finds_its_own() {
     assert!(matches!(unusable, ArchiveError::Unusable { .. }), "{unusable}");
 }
 
-/// Returns the roots of an archive, by length.
 fn roots(archive: &Archive) -> Vec<ManifestName> {
     let ids = tokens();
     let keys = archive.keys(&Prompt::new(&ids));

@@ -195,7 +195,6 @@ fn what_one_kind_of_memory_saved_the_other_restores() {
     });
 }
 
-/// Waits until a mark is done.
 fn wait(mark: &Mark) {
     let (tell, told) = std::sync::mpsc::channel();
     mark.when_done(move |done| tell.send(done).unwrap());

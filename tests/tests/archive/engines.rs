@@ -158,14 +158,12 @@ impl Engine {
         self.deployment.ranks().map(|rank| self.save_rank(archive, rank, missing)).collect()
     }
 
-    /// Saves on one rank.
     pub(crate) fn save_rank(&self, archive: &Archive, rank: Rank, missing: &Missing) -> Result<Part, ArchiveError> {
         let caches = &self.caches[rank.0 as usize];
         let rank = archive.rank(&self.deployment, rank)?;
         rank.save(missing, caches, &self.tables)
     }
 
-    /// Restores on every rank.
     pub(crate) fn restore(&self, archive: &Archive, found: &Found, start: u64) -> Result<Vec<Restored>, ArchiveError> {
         let ranks = self.deployment.ranks().map(|rank| {
             let caches = &self.caches[rank.0 as usize];
@@ -175,7 +173,6 @@ impl Engine {
         ranks.collect()
     }
 
-    /// Returns every byte of every rank.
     pub(crate) fn bytes(&self) -> Vec<Vec<u8>> {
         let memories = self.caches.iter().flatten();
         let bytes = memories.map(|memory| {

@@ -50,7 +50,6 @@ impl OnGpu {
     }
 }
 
-/// Returns the two ends of a connection.
 async fn connection() -> (Connection, Connection) {
     let listener = Listener::bind(Limits::default()).unwrap();
     let token = random_token().unwrap();

@@ -12,7 +12,6 @@ use crate::siege::Siege;
 /// falls, and is noticed at once or by the next request.
 #[derive(Default)]
 pub(crate) struct Blow {
-    /// Requests that have passed so far.
     requests: u64,
     /// The time that the last transfer took, from which the moment in the next one is drawn.
     took: Option<Duration>,

@@ -127,13 +127,11 @@ impl Siege {
         cache.agent(identity, ranks, Incarnation::new(1, 1), options(self.patience))
     }
 
-    /// Returns the number of a new life.
     pub(crate) fn incarnation(&self) -> Incarnation {
         self.lives.set(self.lives.get() + 1);
         Incarnation::new(self.lives.get(), self.draw())
     }
 
-    /// Returns the number of a new request.
     pub(crate) fn request(&self) -> u64 {
         loop {
             self.requests.set(self.requests.get() + 1);

@@ -12,7 +12,6 @@ use tokio::time::{Sleep, sleep, timeout};
 use transload_test_servers::wire::{self, Framing, Kind};
 use transload_test_servers::{Message, PATIENCE};
 
-/// A client's connection.
 pub(crate) struct Connection(BufReader<Sips>);
 
 /// The part of an answer that a client has received.
@@ -82,7 +81,6 @@ struct Sips {
     /// Bytes that are read at a time.
     most: usize,
     pause: Pin<Box<Sleep>>,
-    /// The number of bytes read.
     read: usize,
 }
 

@@ -14,14 +14,11 @@ use super::malformed;
 use super::plan::{Connector, Fault, Mode, Named, Plan, Route, Setting, tokens};
 use super::world::{Counts, Place};
 
-/// The behaviour of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
     /// It waits for each answer.
     Polite,
-    /// It reads slowly.
     SlowReader,
-    /// It writes slowly.
     SlowWriter,
     /// It sends several requests at once.
     Pipelines,
@@ -209,7 +206,6 @@ fn body(plan: &Plan, setting: Setting) -> String {
     body.to_string()
 }
 
-/// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Answer,

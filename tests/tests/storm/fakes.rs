@@ -14,7 +14,6 @@ use super::script::{Answer, script};
 /// The number of cached tokens that decode servers report. A prefill server reports another one.
 pub(crate) const CACHED_AT_DECODE: u64 = 7;
 
-/// Returns the number of cached tokens that a prefill server reports.
 pub(crate) const fn cached_at_prefill(number: u64) -> u64 {
     1000 + number % 1000
 }
@@ -36,7 +35,6 @@ pub(crate) struct Known {
     faults: Mutex<Vec<String>>,
 }
 
-/// The legs that servers have seen of a request.
 #[derive(Debug, Default)]
 struct Seen {
     prefills: usize,
@@ -73,7 +71,6 @@ impl Known {
     }
 }
 
-/// Starts a server of a world.
 pub(crate) fn start(role: Role, known: &Arc<Known>) -> Fake {
     let known = known.clone();
     Fake::of_a_crowd(move |_, request| answer(request, role, &known))

@@ -20,7 +20,6 @@ const SERVERS: usize = 3;
 
 const CLIENTS: u64 = 16;
 
-/// Counts the kills of each server.
 #[derive(Default)]
 struct Kills {
     begun: AtomicU64,

@@ -52,7 +52,6 @@ impl Setting {
     ];
 }
 
-/// The behaviour of a server towards a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// It answers normally.
@@ -182,7 +181,6 @@ impl Route {
     }
 }
 
-/// The prefill server that a request names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Named {
     Nothing,
@@ -191,7 +189,6 @@ pub(crate) enum Named {
     One(usize),
 }
 
-/// A planned request.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     /// A number that is different for each request of a world.
@@ -202,7 +199,6 @@ pub(crate) struct Plan {
     /// The faults of the first leg to a prefill server, the second one, and so on. Later legs have none.
     pub(crate) prefill: Vec<Fault>,
     pub(crate) decode: Vec<Fault>,
-    /// The number of tokens in the answer.
     pub(crate) tokens: usize,
     /// The body has `cache_hit_threshold`, and the decode server lacks the prompt.
     pub(crate) misses: bool,
@@ -293,7 +289,6 @@ impl Plan {
     }
 }
 
-/// The facts that servers know about a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) number: u64,

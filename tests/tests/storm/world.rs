@@ -13,7 +13,6 @@ use super::client::{self, Verdict};
 use super::fakes::{self, Known, Role};
 use super::plan::{Mode, Setting};
 
-/// The number of clients at a time.
 const CLIENTS: usize = 24;
 
 /// The time after which ended requests must be gone. Idle connections are kept for 4 s and checked as often.
@@ -32,7 +31,6 @@ pub(crate) struct Place {
     pub(crate) known: Arc<Known>,
 }
 
-/// The results of requests.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) answers: u64,
@@ -199,7 +197,6 @@ impl World {
         }
     }
 
-    /// Returns the requests in flight according to `/status`.
     async fn in_flight(&self) -> Vec<String> {
         let status = get(self.admin, "/status").await.json();
         let servers = status["servers"].as_array().into_iter().flatten();

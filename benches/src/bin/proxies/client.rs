@@ -8,14 +8,12 @@ use tokio::net::TcpStream;
 
 use crate::wire::{Head, Wire};
 
-/// The time limit of every operation.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Client {
     wire: Wire,
 }
 
-/// The times of an answer.
 #[derive(Clone, Copy)]
 pub(crate) struct Took {
     /// The time to the first byte of its body.

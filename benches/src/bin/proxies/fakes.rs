@@ -21,7 +21,6 @@ const ANSWER: usize = 1024;
 /// The start of the times `t` in events, in nanoseconds.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// The addresses of the servers.
 #[derive(Clone, Copy)]
 pub(crate) struct Fakes {
     pub(crate) prefill: SocketAddr,
@@ -146,7 +145,6 @@ fn put_chunk(bytes: &mut Vec<u8>, data: &[u8]) {
     bytes.extend_from_slice(b"\r\n");
 }
 
-/// Returns a decode server's document.
 fn decoded() -> &'static [u8] {
     answer("")
 }

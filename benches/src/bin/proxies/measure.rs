@@ -10,7 +10,6 @@ use std::time::Duration;
 use crate::fakes::Fakes;
 use crate::peers::{Peer, Running};
 
-/// The amount of measurement.
 pub(crate) struct Scale {
     pub(crate) rounds: usize,
     /// The duration of each figure in a round.
@@ -18,7 +17,6 @@ pub(crate) struct Scale {
     pub(crate) streams: usize,
 }
 
-/// A case to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Case {
     /// The time to the first byte of a stream, for sequential requests.
@@ -54,7 +52,6 @@ impl Route {
     }
 }
 
-/// A measured figure.
 #[derive(Clone, Copy)]
 pub(crate) struct Figure {
     pub(crate) name: &'static str,
@@ -137,7 +134,6 @@ impl Case {
     }
 }
 
-/// Returns a quantile of sorted values.
 fn quantile<T: Copy>(sorted: &[T], of: f64) -> T {
     sorted[((sorted.len() - 1) as f64 * of).round() as usize]
 }

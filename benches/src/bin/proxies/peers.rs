@@ -9,16 +9,13 @@ use std::time::{Duration, Instant};
 
 use crate::fakes::Fakes;
 
-/// A measured server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Peer {
     /// The fakes themselves.
     Direct,
-    /// `transload sidecar`.
     Sidecar,
     /// `transload proxy`, configured so that every prompt is too short for a prefill server.
     ProxyPass,
-    /// `transload proxy`.
     Proxy,
     Nginx,
     Haproxy,
@@ -39,7 +36,6 @@ impl Peer {
     }
 }
 
-/// The paths of the programs.
 pub(crate) struct Programs {
     pub(crate) transload: PathBuf,
     pub(crate) nginx: Option<PathBuf>,
@@ -51,7 +47,6 @@ pub(crate) struct Programs {
 /// A running peer, which is stopped when this is dropped.
 pub(crate) struct Running {
     pub(crate) peer: Peer,
-    /// The address where it listens.
     pub(crate) at: SocketAddr,
     process: Option<Child>,
     /// The folder with its configuration.

@@ -83,13 +83,11 @@ impl Table {
     }
 }
 
-/// The report of all cases.
 #[derive(Default)]
 pub(crate) struct Report {
     pub(crate) tables: Vec<Table>,
 }
 
-/// A figure with its limit.
 struct Limit {
     what: String,
     figure: f64,

@@ -14,14 +14,12 @@ pub(crate) struct Wire {
     at: usize,
 }
 
-/// The head of a request or answer.
 pub(crate) struct Head {
     /// The first line: `POST /v1/completions HTTP/1.1`, or `HTTP/1.1 200 OK`.
     pub(crate) first_line: String,
     pub(crate) body: Body,
 }
 
-/// The rest of a body.
 pub(crate) enum Body {
     Sized(usize),
     /// The remaining bytes of the chunk and of the line end after it.

@@ -1,8 +1,8 @@
-//! Reading of a file whose payload need not fit into memory, and updating of its hit count.
+//! Reading of a file whose payload need not fit into memory.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::error::KvcError;
@@ -10,8 +10,6 @@ use super::parse::{FIXED, Info, PayloadSum};
 
 /// The bytes of one read while a payload is summed. More is no faster (CRC32C of 1 MiB takes 0.05 ms).
 const PIECE: usize = 1 << 20;
-
-const HIT_COUNT: u64 = 12;
 
 /// The part of a file in front of its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,12 +23,8 @@ pub struct Head {
 /// # Errors
 /// Errors of opening, and [`io::ErrorKind::InvalidInput`] if it is not a regular file.
 pub fn open_file(path: &Path) -> io::Result<File> {
-    open_regular(path, OpenOptions::new().read(true))
-}
-
-fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     // Without this flag, opening a pipe waits for its other end. It does not affect regular files.
-    let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
         false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
@@ -101,20 +95,4 @@ impl Info<'_> {
             }
         }
     }
-}
-
-/// Updates the hit count of a file in place, as erllama does after each load.
-///
-/// It is one write of four bytes within a sector, so a reader, and a crash, see the old or the new count. It is not
-/// flushed. If two processes count at the same time, the later one wins: the count only helps to choose what to evict,
-/// and neither CRC nor key cover it.
-///
-/// # Errors
-/// [`io::ErrorKind::InvalidData`] with a [`KvcError`] inside if the file's head is invalid, in which case nothing is
-/// written; otherwise errors of [`open_file`], reading and writing.
-pub fn set_hit_count(path: &Path, hit_count: u32) -> io::Result<()> {
-    let mut file = open_regular(path, OpenOptions::new().read(true).write(true))?;
-    let head = Head::read(&mut file)?;
-    head.info().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-    file.write_all_at(&hit_count.to_le_bytes(), HIT_COUNT)
 }

@@ -4,7 +4,6 @@
 //! first file, and each file's `info` lists the differences from that.
 
 mod corrupt;
-mod folder;
 mod fuzz;
 mod golden;
 mod on_disk;

@@ -1,9 +1,8 @@
-//! Files whose payload is read later, and the hit count.
+//! Files whose payload is read later.
 
-use std::fs;
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
 
-use transload_archive::kvc::{Head, KvcError, parse, set_hit_count};
+use transload_archive::kvc::{Head, KvcError, open_file, parse};
 
 use crate::vectors;
 
@@ -85,22 +84,14 @@ fn a_payload_that_was_cut_meanwhile_is_noticed() {
     assert_eq!(info.check_payload(&sum), Err(KvcError::Truncated { end, len }));
 }
 
+/// Opening a pipe must not wait for a writer.
 #[test]
-fn the_hit_count_alone_is_rewritten() {
-    let golden = vectors::all("golden");
-    let [before, after] = ["00_base_cold.kvc", "24_hits_7.kvc"].map(|name| {
-        let vector = golden.iter().find(|vector| vector.name == name).unwrap();
-        vector.file("golden").unwrap()
-    });
+fn what_is_no_file_is_refused_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("x.kvc");
-    fs::write(&path, before).unwrap();
-    set_hit_count(&path, 7).unwrap();
-    assert_eq!(fs::read(&path).unwrap(), after);
-
-    let other = b"something else of more than 48 bytes, whose bytes 12 to 15 are its own business";
-    fs::write(&path, other).unwrap();
-    let error = set_hit_count(&path, 7).unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-    assert_eq!(fs::read(&path).unwrap(), other);
+    let pipe = dir.path().join("pipe.kvc");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for path in [pipe.as_path(), dir.path()] {
+        let error = open_file(path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{error}");
+    }
 }

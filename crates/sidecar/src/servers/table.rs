@@ -29,7 +29,6 @@ pub(super) struct Table {
     only_decode: bool,
     prefill: Servers,
     decode: Servers,
-    /// The number of the next server.
     next: u64,
     /// The health of pairs of a prefill and a decode server, where the decode server has recently failed with the
     /// prefill server's blocks.

@@ -31,81 +31,6 @@ fn state(servers: &Servers, of: &ServerUrl) -> ServerState {
 }
 
 #[test]
-fn round_robin_is_fair_while_servers_come_and_go() {
-    let (servers, now) = (proxy(3), Instant::now());
-    let mut turns = HashMap::new();
-    for turn in 0..30 {
-        let claim = choose(&servers, Policy::RoundRobin, 0, now).expect("a server");
-        *turns.entry(claim.url().clone()).or_insert(0) += 1;
-        if turn == 14 {
-            servers.set(Origin::Discovery, Role::Decode, &urls([7]));
-        }
-    }
-    assert_eq!((0..3).map(|number| turns[&url(number)]).collect::<Vec<_>>(), [9, 9, 8]);
-    assert_eq!(turns[&url(7)], 4);
-}
-
-#[test]
-fn the_least_loaded_server_has_the_fewest_tokens() {
-    let (servers, now) = (proxy(3), Instant::now());
-    let long = Wanted { tokens: 1_000, prefix: None, avoid: &[], prefill: None };
-    let first = servers.choose(Role::Decode, &long, Policy::LeastLoaded, now).expect("a server");
-    let held: Vec<_> = (0..20).map(|_| choose(&servers, Policy::LeastLoaded, 0, now).expect("a server")).collect();
-    assert!(held.iter().all(|claim| claim.url() != first.url()));
-    drop(first);
-    let next = choose(&servers, Policy::LeastLoaded, 0, now).expect("a server");
-    assert!(held.iter().all(|claim| claim.url() != next.url()));
-}
-
-#[test]
-fn a_server_that_fails_is_left_alone_and_tried_again() {
-    let (servers, mut now) = (proxy(2), Instant::now());
-    let bad = url(0);
-    for _ in 0..3 {
-        assert_eq!(state(&servers, &bad), ServerState::Up);
-        servers.claim(Role::Decode, &bad, 1, now).expect("it is up").failed(FailureKind::Refused, now);
-    }
-    assert_eq!(state(&servers, &bad), ServerState::Open);
-    for _ in 0..4 {
-        assert_eq!(choose(&servers, Policy::RoundRobin, 0, now).expect("the other").url(), &url(1));
-    }
-    now += Duration::from_secs(2);
-    // One request every two seconds is a trial, whether or not the one before has ended. If one fails, the server is
-    // left alone again.
-    let hanging = servers.claim(Role::Decode, &bad, 1, now).expect("a trial");
-    assert!(servers.claim(Role::Decode, &bad, 1, now).is_none());
-    now += Duration::from_secs(2);
-    let trial = servers.claim(Role::Decode, &bad, 1, now).expect("a trial");
-    assert!(servers.claim(Role::Decode, &bad, 1, now).is_none());
-    drop(hanging);
-    trial.failed(FailureKind::Status, now);
-    drop(trial);
-    assert!(servers.claim(Role::Decode, &bad, 1, now).is_none());
-    now += Duration::from_secs(2);
-    servers.claim(Role::Decode, &bad, 1, now).expect("a trial").succeeded(now);
-    assert_eq!(state(&servers, &bad), ServerState::Up);
-    assert!(servers.claim(Role::Decode, &bad, 1, now).is_some());
-}
-
-#[test]
-fn an_answer_that_has_begun_well_ends_the_pause_and_one_that_breaks_begins_another() {
-    let (servers, mut now) = (proxy(1), Instant::now());
-    let claim = |now| servers.claim(Role::Decode, &url(0), 1, now);
-    for _ in 0..3 {
-        claim(now).expect("it is up").failed(FailureKind::Broken, now);
-    }
-    now += Duration::from_secs(2);
-    let trial = claim(now).expect("a trial");
-    trial.answered();
-    assert_eq!(state(&servers, &url(0)), ServerState::Up);
-    let other = claim(now).expect("it is up");
-    trial.failed(FailureKind::Broken, now);
-    assert_eq!(state(&servers, &url(0)), ServerState::Open);
-    other.succeeded(now);
-    assert_eq!(state(&servers, &url(0)), ServerState::Up);
-}
-
-#[test]
 fn where_no_decode_server_is_well_one_is_asked_all_the_same() {
     let (servers, now) = (proxy(2), Instant::now());
     servers.set(Origin::Settings, Role::Prefill, &urls(0..2));
@@ -213,15 +138,6 @@ fn a_server_that_is_forgotten_misfits_none() {
 }
 
 #[test]
-fn what_probes_find_counts_as_a_failure() {
-    let servers = proxy(1);
-    for (healthy, failures) in [(true, 0), (false, 1), (false, 1), (true, 1), (false, 2)] {
-        servers.probed(Role::Decode, &url(0), healthy);
-        assert_eq!(servers.snapshot()[0].failures, failures);
-    }
-}
-
-#[test]
 fn the_only_decode_server_has_no_breaker() {
     let (servers, now) = (Arc::new(Servers::new(true)), Instant::now());
     servers.set(Origin::Settings, Role::Decode, &urls([0]));
@@ -230,17 +146,6 @@ fn the_only_decode_server_has_no_breaker() {
     }
     assert_eq!(state(&servers, &url(0)), ServerState::Up);
     assert_eq!(servers.snapshot()[0].failures, 10);
-}
-
-#[test]
-fn a_server_that_nobody_names_drains_and_is_forgotten() {
-    let (servers, now) = (proxy(2), Instant::now());
-    let claim = servers.claim(Role::Decode, &url(0), 1, now).expect("it is up");
-    servers.set(Origin::Settings, Role::Decode, &urls([1]));
-    assert_eq!(state(&servers, &url(0)), ServerState::Draining);
-    assert_eq!(choose(&servers, Policy::RoundRobin, 0, now).expect("a server").url(), &url(1));
-    drop(claim);
-    assert_eq!(servers.snapshot().len(), 1);
 }
 
 #[test]

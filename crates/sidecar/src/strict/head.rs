@@ -22,7 +22,6 @@ pub(super) struct Head {
     host: Option<Span>,
     length: Option<u64>,
     chunked: bool,
-    /// `Connection` names `upgrade`.
     connection_upgrade: bool,
     /// False if a header `Upgrade` occurs more than once, or names a protocol that is not let through.
     upgrade: Option<bool>,

@@ -21,7 +21,6 @@ pub(super) struct Pools {
     servers: Arc<Mutex<Table>>,
 }
 
-/// The pool of one server's idle connections.
 pub(super) struct Place {
     idle: Arc<Idle>,
     most: usize,

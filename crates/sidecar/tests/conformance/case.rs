@@ -100,7 +100,6 @@ pub(crate) struct Leg {
     pub(crate) sees_bytes: Option<Bytes>,
     /// Header lines that must be present, with no other value.
     pub(crate) has: Vec<String>,
-    /// Headers that must be absent.
     pub(crate) lacks: Vec<String>,
     /// Trailers that came with it.
     pub(crate) sees_trailers: Vec<String>,

@@ -31,7 +31,6 @@ struct Table {
     large: Vec<(String, u16, String, String, usize, String)>,
 }
 
-/// Returns every row's name, status and bytes.
 fn rows(rig: &Rig) -> Vec<(String, u16, Vec<u8>)> {
     let table: Table = toml::from_str(include_str!("malformed.toml")).expect("malformed.toml");
     let posts = table.posts.into_iter();

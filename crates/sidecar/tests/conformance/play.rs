@@ -18,7 +18,6 @@ use crate::rig::Rig;
 #[derive(Debug, Default)]
 pub(crate) struct Played {
     pub(crate) answer: Option<Message>,
-    /// The client got `100 Continue`.
     pub(crate) continued: bool,
     /// The bytes that were echoed after the protocol switch.
     pub(crate) echo: Vec<u8>,

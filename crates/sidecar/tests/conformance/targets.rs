@@ -15,121 +15,29 @@ use crate::case::{Case, Knobs};
 use crate::play;
 use crate::rig::Rig;
 
-/// Malformed targets: 400.
-const MALFORMED: [&str; 78] = [
-    // Without a host or a port, or with an odd one.
+/// Malformed targets: 400. One of each kind; the unit tests of targets have many of each.
+const MALFORMED: [&str; 20] = [
     "127.0.0.1",
-    "localhost",
-    "PORT",
     ":PORT",
-    "127.0.0.1:",
     "127.0.0.1:0",
-    "127.0.0.1:-PORT",
-    "127.0.0.1:+PORT",
-    "127.0.0.1:0PORT",
-    "127.0.0.1:PORT0000",
-    "127.0.0.1:PORT.0",
-    "127.0.0.1:0xPORT",
-    "127.0.0.1:PORTe0",
-    "127.0.0.1:http",
     "127.0.0.1:PORT:PORT",
-    "127.0.0.1::PORT",
-    "127.0.0.1;PORT",
-    // Users, paths, queries and fragments.
     "127.0.0.1:PORT/",
-    "127.0.0.1:PORT/v1/models",
-    "127.0.0.1:PORT//evil",
-    "127.0.0.1:PORT?",
     "127.0.0.1:PORT?x=1",
-    "127.0.0.1:PORT#",
     "127.0.0.1:PORT#x",
-    "127.0.0.1/:PORT",
-    "127.0.0.1#:PORT",
-    "127.0.0.1?:PORT",
     "user@127.0.0.1:PORT",
-    "user:word@127.0.0.1:PORT",
-    "@127.0.0.1:PORT",
-    "127.0.0.1:PORT@evil",
-    "127.0.0.1:PORT@10.0.0.1:PORT",
-    "127.0.0.1\\@10.0.0.1:PORT",
-    "127.0.0.1\\:PORT",
-    // Schemes.
     "https://127.0.0.1:PORT",
-    "HTTPS://127.0.0.1:PORT",
     "http://http://127.0.0.1:PORT",
-    "//127.0.0.1:PORT",
-    "http:127.0.0.1:PORT",
-    "file:///etc/passwd",
-    "gopher://127.0.0.1:PORT/_x",
-    "unix:/run/x.sock",
-    "http://127.0.0.1:PORT/",
-    "http://user@127.0.0.1:PORT",
-    // White space and what might be taken for it.
-    "127.0.0.1 :PORT",
     "127.0.0.1: PORT",
-    "127.0.0.1\t:PORT",
     "127.0.0.1:PORT x",
-    "local host:PORT",
     "127.0.0.1:PORT\u{a0}",
-    "\u{a0}127.0.0.1:PORT",
-    // Escapes, and letters that fold into others.
     "127.0.0.1%00:PORT",
-    "%31%32%37.0.0.1:PORT",
-    "localhost%2e:PORT",
-    "loc\u{e4}lhost:PORT",
-    "127\u{b7}0\u{b7}0\u{b7}1:PORT",
-    "\u{b9}27.0.0.1:PORT",
-    "$(id):PORT",
-    "`id`:PORT",
-    "\"127.0.0.1\":PORT",
-    "<127.0.0.1>:PORT",
-    "*:PORT",
-    // Odd spellings of IPv4.
     "127.1:PORT",
-    "127.0.1:PORT",
-    "2130706433:PORT",
     "0x7f000001:PORT",
-    "0x7f.0.0.1:PORT",
-    "127.0.0.0x1:PORT",
-    "0177.0.0.1:PORT",
-    "127.0.0.01:PORT",
-    "127.0.0.1.:PORT",
-    "127.0.0.256:PORT",
-    "1.127.0.0.1:PORT",
-    // IPv6 without brackets, with zones, or broken.
+    "localhost.:PORT",
     "::1:PORT",
-    "[::1]",
     "[::1%lo]:PORT",
-    "[::1%25lo]:PORT",
-    "[[::1]]:PORT",
+    "user@x:1 , 127.0.0.1:PORT",
 ];
-
-/// Returns further malformed values: invalid names, and lists whose first item is hostile.
-fn more() -> Vec<String> {
-    let long = "a".repeat(64);
-    let longer = "a.".repeat(127);
-    let mut values = vec![format!("{long}:PORT"), format!("{longer}a:PORT")];
-    for value in [
-        "[127.0.0.1]:PORT",
-        "[::1:PORT",
-        "::1]:PORT",
-        "[::1]PORT",
-        "[]:PORT",
-        "[::g]:PORT",
-        "[::1]:PORT:PORT",
-        "-a:PORT",
-        "a-:PORT",
-        "a..b:PORT",
-        ".a:PORT",
-        "localhost.:PORT",
-        "127.0.0.1:PORT/,127.0.0.1:PORT",
-        "127.0.0.1,127.0.0.1:PORT",
-        "user@x:1 , 127.0.0.1:PORT",
-    ] {
-        values.push(value.to_owned());
-    }
-    values
-}
 
 /// Well-formed, but not to be dialled by default: 403.
 const FORBIDDEN: [&str; 8] = [
@@ -176,10 +84,9 @@ async fn hostile_targets_are_not_dialled() {
     // Connections of earlier tests, which used this port before, may still be listed.
     let before = connections_to(&port);
     let owned = |values: &[&str]| -> Vec<String> { values.iter().map(|value| (*value).to_owned()).collect() };
-    let malformed = [owned(&MALFORMED), more()].concat();
     let mut wrong = Vec::new();
     for (allow, values, status) in [
-        (None, malformed, 400),
+        (None, owned(&MALFORMED), 400),
         (None, owned(&FORBIDDEN), 403),
         (Some(LIST.replace("PORT1", "1")), owned(&UNLISTED), 403),
     ] {

@@ -120,7 +120,6 @@ impl Collector {
         heads.collect()
     }
 
-    /// Returns all spans, ordered by their start.
     pub(crate) fn spans(&self) -> Vec<Span> {
         let exports = self.exports.lock().expect("a lock");
         let mut spans = Vec::new();

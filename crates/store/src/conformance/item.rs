@@ -42,7 +42,6 @@ impl fmt::Display for Source {
     }
 }
 
-/// Returns an item that the contract requires.
 pub(super) const fn must(name: &'static str, asks: &'static str, run: fn(&Context<'_>) -> Outcome) -> Item {
     Item { name, asks, source: Source::Contract, border: false, processes: false, run }
 }

@@ -49,7 +49,6 @@ impl Drop for Bomb {
     }
 }
 
-/// An error that cannot be printed.
 #[derive(Debug)]
 struct Unspeakable;
 

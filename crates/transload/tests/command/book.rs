@@ -9,7 +9,6 @@ use transload::document::{self, Syntax};
 use transload::transfer::internal::identity::PeerIdentity;
 use transload::transfer::internal::tls::SERVER_NAME;
 
-/// A code block: its language and text.
 struct Block {
     language: String,
     text: String,
@@ -459,7 +458,6 @@ fn examples_of_models_are_those_of_the_catalog() {
     }
 }
 
-/// The stores that a page's sessions use.
 #[derive(Default)]
 struct Stores(std::cell::OnceCell<tempfile::TempDir>);
 

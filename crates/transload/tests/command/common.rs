@@ -47,7 +47,6 @@ impl Ran {
         assert_eq!((self.code, self.stderr.as_str()), (Some(0), ""));
     }
 
-    /// Parses stdout as JSON.
     #[track_caller]
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.stdout)
@@ -64,7 +63,6 @@ pub(crate) fn command() -> Command {
     command
 }
 
-/// Runs the command in `dir`.
 pub(crate) fn transload_in(dir: &Path, args: &[&str]) -> Ran {
     Ran::new(command().current_dir(dir).args(args).output().expect("the command starts"))
 }
@@ -86,7 +84,6 @@ pub(crate) fn transload(args: &[&str]) -> Ran {
     transload_in(&std::env::temp_dir(), args)
 }
 
-/// Returns the root of the repository.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }

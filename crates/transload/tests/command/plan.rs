@@ -210,7 +210,6 @@ fn lines_fit_the_columns_there_are() {
     assert!(widest <= Some(80), "{text}");
 }
 
-/// Plans with this input on stdin.
 fn plan_from(stdin: impl Into<std::process::Stdio>, dir: &Path, args: &[&str]) -> Ran {
     let mut command = crate::common::command();
     let ran = command.current_dir(dir).stdin(stdin).arg("plan").args(args);

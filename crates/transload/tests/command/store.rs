@@ -12,7 +12,6 @@ use transload::archive::objects::{Objects, Source};
 use transload::store::backend::MemoryStore;
 use transload::store::{ChunkHash, ManifestName, open};
 
-/// A filled store.
 struct Filled(tempfile::TempDir);
 
 impl Filled {
@@ -379,7 +378,6 @@ fn ls_lists_the_rest_of_what_is_damaged() {
     assert_eq!(verified.json()["faults"].as_array().map(Vec::len), Some(1), "{}", verified.stdout);
 }
 
-/// Returns the files of a folder's manifests.
 fn manifest_files(folder: &Path) -> Vec<PathBuf> {
     files(&folder.join("manifests")).into_iter().map(|(_, path)| path).collect()
 }

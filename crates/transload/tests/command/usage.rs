@@ -109,7 +109,6 @@ fn bad_usage_exits_2_and_says_so_on_stderr() {
 /// A plan between the documents of the examples.
 const OF_EXAMPLES: [&str; 7] = ["plan", "--from", "prefill.toml", "--to", "decode.toml", "--tokens", "64"];
 
-/// Returns the folder of the example documents.
 fn examples() -> PathBuf {
     crate::common::root().join("docs/examples")
 }

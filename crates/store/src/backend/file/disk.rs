@@ -26,7 +26,6 @@ pub(super) trait Disk: fmt::Debug + Send + Sync {
     /// Creates a folder. An existing one is no error.
     fn make_folder(&self, path: &str) -> io::Result<()>;
 
-    /// Flushes the entries of a folder.
     fn sync_folder(&self, path: &str) -> io::Result<()>;
 
     /// Returns how many parallel flushes are fastest.

@@ -201,7 +201,6 @@ impl Index {
         }
     }
 
-    /// Adds a durable pack.
     pub(super) fn add(&self, id: PackId, len: u64, entries: &[Entry]) {
         let pack = Pack { id, len, settled: true.into(), touched: 0.into() };
         self.write().add(pack, entries);

@@ -30,7 +30,7 @@ pub(super) fn open(path: &Path, group: bool) -> Result<Root, StoreError> {
         return Ok(root);
     }
     let access = if group { Access::Group } else { Access::Owner };
-    folder::make(&path, Some(access.folder())).map_err(StoreError::io(format!("make {}", path.display())))?;
+    folder::make(&path, access.folder()).map_err(StoreError::io(format!("make {}", path.display())))?;
     let disk = open_disk(&path, access)?;
     create(&*disk).map_err(|error| match error {
         StoreError::Unsupported { why, .. } => refused(&path, &why),

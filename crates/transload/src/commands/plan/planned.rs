@@ -15,7 +15,6 @@ pub(in crate::commands) struct Planned {
     pub(in crate::commands) plan: Plan,
     pub(in crate::commands) tables: (Tables, Tables),
     pub(in crate::commands) bound: BoundPlan,
-    /// The time of the first run.
     first: Duration,
 }
 

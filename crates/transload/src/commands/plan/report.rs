@@ -72,7 +72,6 @@ struct Asked {
 #[derive(Debug, Serialize)]
 struct Links {
     all: u64,
-    /// The number of pairs without traffic.
     idle: u64,
     idle_sources: Vec<u32>,
 }
@@ -188,7 +187,6 @@ impl<'a> Report<'a> {
         text
     }
 
-    /// Finds the pairs of ranks without traffic.
     fn links(&self, matrix: &Matrix) -> Links {
         let (sources, destinations) = (self.src.ranks(), self.dst.ranks().count() as u64);
         let busy: BTreeSet<u32> = matrix.keys().map(|(src, _)| *src).collect();

@@ -53,7 +53,6 @@ impl Store {
         Ok(Self { uri: uri.to_owned(), backend })
     }
 
-    /// Returns the operator's interface of the store.
     pub(super) fn inventory(&self) -> Result<&dyn Inventory, Failure> {
         self.backend.inventory().ok_or_else(|| {
             Failure::input(

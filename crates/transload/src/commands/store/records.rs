@@ -28,7 +28,6 @@ impl Known {
         }
     }
 
-    /// Returns the chunks that a reader needs.
     fn pieces(&self) -> Vec<ChunkHash> {
         match self {
             Self::Archive(root @ archive::Record::Root { .. }) => root.pieces().copied().collect(),

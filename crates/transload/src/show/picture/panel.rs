@@ -14,7 +14,6 @@ use crate::show::number::{bytes, count, exact_bytes};
 /// The most chunks that are drawn; more could not be told apart.
 const MOST_CHUNKS: usize = 20;
 
-/// The width of the rows' names.
 const LABELS: f64 = 62.0;
 
 /// The greatest width of a cell, and the share of it that is used for bytes that are not drawn and between ranks.
@@ -26,7 +25,6 @@ const CELL: f64 = 24.0;
 const ROW: f64 = 17.0;
 const RIBBONS: f64 = 120.0;
 
-/// The font size of labels in px.
 const SMALL: f64 = 9.5;
 
 /// The hues of the ranks on the other side.

@@ -13,7 +13,6 @@ const ATTENTION: &str = "kind = \"attention\"\nheads = 8\nhead_dim = 128\ndtype 
 const MLA: &str = "kind = \"mla\"\nlatent = 576\ndtype = \"bf16\"";
 const SCALED: &str = "kind = \"indexer\"\ndata_bytes = 128\nscale_bytes = 4";
 
-/// Returns a deployment with one group.
 fn side(name: &str, rest: &str, group: &str, specs: &[&str]) -> Deployment {
     let specs: Vec<String> = specs.iter().map(|spec| format!("[[group.spec]]\n{spec}\n")).collect();
     let text = format!(

@@ -159,7 +159,6 @@ impl Strip {
         rows.map(|row| row.narrowest(&self.gaps)).max().unwrap_or(1)
     }
 
-    /// Returns the total width in columns.
     fn width(&self) -> usize {
         let gaps = self.gaps.iter().filter(|gap| **gap).count();
         self.start().0 + self.gaps.len() * (self.cell() + 1) + 2 * gaps + 1
