@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from vllm_stand_in import vllm_names as vllm
@@ -216,6 +217,58 @@ def test_blocks_are_given_up_where_they_are_needed(holder):
     request = one.add(prompt(1500, seed=1), max_tokens=2)
     one.run(lambda: request.finished)
     assert request.status is vllm.RequestStatus.FINISHED_LENGTH_CAPPED
+    give_back(one)
+
+
+def test_blocks_are_given_up_for_who_has_loaded_and_waits_for_more(holder):
+    """vLLM does not ask about it again. What was released long ago, and is still being read, does not come in time for it."""
+    one = holder(blocks=64)
+    answer(one, TOKENS)
+    held(one)._releasing["read"] = 60, time.monotonic() - 60
+    held(one).allocated(SimpleNamespace(request_id="waits", num_tokens=1500), None, is_loading=True)
+    one.step()
+    assert not held(one)._kept
+    held(one)._resuming.clear()
+    give_back(one)
+
+
+def test_nothing_is_held_while_vllm_pauses(holder):
+    one = holder()
+    answer(one, TOKENS)
+    one.core.scheduler.pause_state = SimpleNamespace(name="PAUSED_NEW")
+    one.core._process_input_queue()
+    end_alike(one)
+    answer(one, prompt(900, seed=1))
+    end_alike(one)
+    one.core.scheduler.pause_state = SimpleNamespace(name="UNPAUSED")
+    request = one.add(TOKENS, max_tokens=2)
+    one.core._process_input_queue()
+    one.run(lambda: request.finished)
+    assert held(one)._kept
+    give_back(one)
+
+
+def test_what_another_adapter_computed_is_not_lent(holder, asker, monkeypatch):
+    """Workers tell of that after the step that ends a request."""
+    from transload.vllm.content import Names
+
+    one = holder()
+    two = asker(one)
+    monkeypatch.setattr(Names, "is_still", lambda *_: False)
+    answer(one, TOKENS)
+    end_alike(one)
+    assert_computed(two, [one], TOKENS)
+
+
+def test_a_prefix_is_found_as_long_as_anybody_has_it(holder, asker):
+    one = holder()
+    two = asker(one)
+    for seed in (1, 2):
+        answer(one, TOKENS[:512] + prompt(300, seed))
+    first, last = held(one)._kept.values()
+    last.until = 0
+    one.step()
+    assert_found(two, [one], TOKENS[:520], 512)
     give_back(one)
 
 
@@ -462,9 +515,9 @@ def test_an_answer_that_does_not_come(liar, asker, pace):
     two = asker(liar(drips), extra={"ask_seconds": 0.3})
     begun = time.monotonic()
     assert_computed(two, [], TOKENS)
-    assert 0.3 <= time.monotonic() - begun < 5
-    goes_on.set()
+    assert time.monotonic() - begun >= 0.3
     two.run(lambda: two.scheduler.in_scheduler.peers._peers[0]._rests_until)
+    goes_on.set()
     # It is left alone.
     assert_computed(two, [], TOKENS)
     assert not two.scheduler.in_scheduler.peers._looks and sum(two.figures.data["lookups"].values()) == 1

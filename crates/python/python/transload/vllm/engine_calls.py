@@ -31,7 +31,7 @@ WITHOUT = {
     "add_lora": "does not tell when an adapter is replaced: requests with adapters get no tickets, and are not saved or loaded",
     "sleep": "does not tell when it falls asleep: with --enable-sleep-mode that fails, unless reset_keeps_weights says that weights never "
     "change",
-    "_process_input_queue": "cannot rest while it only holds blocks for others: it takes a core meanwhile",
+    "_process_input_queue": "cannot rest while it only holds blocks for others: it takes a core meanwhile, and pauses late",
 }
 """The followed methods of vLLM's engine, and the consequence for a server whose vLLM lacks one."""
 
@@ -157,10 +157,12 @@ def _rested(take: Callable[..., Any]) -> Callable[..., Any]:
 
     def rested(engine: Any) -> None:
         nonlocal may_rest
+        halves = _halves(engine)
+        for half in halves:
+            half.hold(_goes_on(engine))
         try:
             calls = engine.input_queue
             if may_rest and calls.empty() and _only_holds_blocks(engine):
-                halves = _halves(engine)
                 for half in halves:
                     half.wakes(calls.not_empty)
                 with calls.not_empty:
@@ -174,6 +176,12 @@ def _rested(take: Callable[..., Any]) -> Callable[..., Any]:
         take(engine)
 
     return rested
+
+
+def _goes_on(engine: Any) -> bool:
+    """Returns whether an engine is neither paused nor about to end, as far as this version tells."""
+    state, is_running = getattr(engine.scheduler, "pause_state", None), getattr(engine, "is_running", None)
+    return getattr(state, "name", "UNPAUSED") == "UNPAUSED" and (is_running is None or is_running())
 
 
 def _only_holds_blocks(engine: Any) -> bool:

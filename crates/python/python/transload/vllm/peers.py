@@ -11,6 +11,7 @@ import json
 import socket
 import ssl
 import time
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable
@@ -35,6 +36,8 @@ LONGEST = 1 << 16
 """Bytes of the longest question or answer."""
 MOST_ASKED = 64
 """So many prefixes are asked for at once. Of prompts with more, every second is, or every third, and so on from the longest one."""
+_MOST_QUEUED = 64
+"""A server with so many questions before it is not asked another one."""
 _REST_SECONDS = 10.0
 """A server that has failed to answer is left alone so long."""
 
@@ -63,12 +66,18 @@ class _Peer:
     def __init__(self, config: Config, cluster: str, address: str) -> None:
         self.address, self._config, self._cluster = address, config, cluster
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="transload-ask")
+        self._queued: deque[Future] = deque()
         self._connection: ssl.SSLSocket | None = None
         self._rests_until, self._has_failed = 0.0, False
 
     def ask(self, question: bytes, until: float) -> Future | None:
         """Returns the answer to come; None where the server is not asked. The first question that waits for too long ends the queue."""
-        return None if time.monotonic() < self._rests_until else self._threads.submit(self._ask, question, until)
+        while self._queued and self._queued[0].done():
+            self._queued.popleft()
+        if time.monotonic() < self._rests_until or len(self._queued) >= _MOST_QUEUED:
+            return None
+        self._queued.append(self._threads.submit(self._ask, question, until))
+        return self._queued[-1]
 
     def _ask(self, question: bytes, until: float) -> bytes:
         try:
@@ -105,8 +114,13 @@ class _Peer:
     def _exchange(self, connection: ssl.SSLSocket, question: bytes, until: float) -> bytes:
         connection.settimeout(_left(until))
         connection.sendall(question)
-        with connection.makefile("rb") as answers:
-            answer = answers.readline(LONGEST)
+        answer = b""
+        while not answer.endswith(b"\n") and len(answer) < LONGEST:
+            # One that drips has no more time than one that is silent.
+            connection.settimeout(_left(until))
+            if not (part := connection.recv(LONGEST)):
+                break
+            answer += part
         if not answer.endswith(b"\n"):
             raise ConnectionError("it has closed the connection, or its answer has no end")
         return answer

@@ -213,8 +213,8 @@ class Scheduler:
         if not self._is_divided:
             name = "pull_from" if self._config.pull_from else "held_share"
             raise ConfigError(
-                f"kv_connector_extra_config.{name} is of prompts that others begin with, and this model has layers with windows or states, or "
-                "blocks that can only be moved whole: leave it out"
+                f"kv_connector_extra_config.{name} is of prompts that others begin with, and this model has layers with windows or states, "
+                "or blocks that can only be moved whole: leave it out"
             )
 
     # --- a request comes -------------------------------------------------------------
@@ -359,7 +359,7 @@ class Scheduler:
         if lending is not None:
             lending.computed = self._computed(request)
         if self.held is not None:
-            self.held.allocated(request.request_id, self._named(request))
+            self.held.allocated(request, self._named(request), tokens > 0)
         load = self.peers.allocated(request, blocks, tokens) if self.peers is not None else None
         if load is not None:
             self._loading[request.request_id], self._step.load[request.request_id] = load.ticket, load
@@ -454,7 +454,7 @@ class Scheduler:
             self._step.give_up.extend(self.peers.given_up)
             self.peers.given_up.clear()
         if self.held is not None:
-            self.held.build_step(self._step, self._free_blocks())
+            self.held.build_step(self._step, self._free_blocks(), scheduled.num_scheduled_tokens)
         self._step.computes = bool(scheduled.num_scheduled_tokens)
         step, self._step = self._step, Step()
         return step
@@ -465,6 +465,11 @@ class Scheduler:
         if self.held is not None and self.held.is_asked:
             return False
         return self._step == Step() and not (self.saved is not None and self.saved.is_saving)
+
+    def hold(self, is_open: bool) -> None:
+        """Takes note of whether vLLM goes on, and is neither paused nor about to end."""
+        if self.held is not None:
+            self.held.hold(is_open, self._step)
 
     def wakes(self, engine: threading.Condition) -> None:
         """Takes note of what an engine that rests waits for."""
@@ -555,8 +560,9 @@ class Scheduler:
         if self.saved is not None and self.saved.finished(request, () if is_loading else blocks, self._step):
             stay = True
         if self.held is not None:
-            there, prefixes = is_exact and not is_loading, partial(self._prefixes, request, self._held_back)
-            stay |= self.held.finished(request, blocks if there else (), self._named(request), prefixes, self._step)
+            there, by = blocks if is_exact and not is_loading else (), self._named(request)
+            prefixes, is_still = partial(self._prefixes, request, self._held_back), partial(self._names.is_still, request.lora_request, by)
+            stay |= self.held.finished(request, there, by, prefixes, is_still, self._step)
         return stay, params
 
     def _lent(self, request: Request, blocks: Blocks) -> tuple[bool, dict[str, Any] | None]:
