@@ -4,6 +4,7 @@ import time
 
 import pytest
 from vllm_stand_in import vllm_names as vllm
+from vllm_stand_in.engine import free_ports
 from vllm_stand_in.fixtures import end_alike, load, move, prefilled, prompt, refuse
 
 import transload
@@ -17,9 +18,11 @@ def server(engine):
 
     def start(agent, engines, *, experts=False, **shape):
         made = []
+        # Of each engine up to four ranks; the ports of all are neighbours.
+        port = free_ports(4 * engines)
         for index in range(engines):
             parallel = {"data_parallel_size": engines if experts else 1, "data_parallel_index": index, "data_parallel_rank_local": index}
-            made.append(engine(agent, parallel=parallel, port=made[0].port if made else None, **shape))
+            made.append(engine(agent, parallel=parallel, port=port, **shape))
         return made
 
     return start
