@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -258,6 +259,17 @@ def test_what_another_adapter_computed_is_not_lent(holder, asker, monkeypatch):
     answer(one, TOKENS)
     end_alike(one)
     assert_computed(two, [one], TOKENS)
+
+
+def test_what_began_with_another_adapter_is_not_held(holder, monkeypatch):
+    one = holder()
+    request = one.add(TOKENS, max_tokens=5)
+    one.step()
+    scheduler = one.scheduler.in_scheduler
+    then = scheduler._named(request)
+    monkeypatch.setattr(scheduler, "_named", lambda _: replace(then, adapter="another"))
+    one.run(lambda: request.finished)
+    end_alike(one)
 
 
 def test_a_prefix_is_found_as_long_as_anybody_has_it(holder, asker):
@@ -521,6 +533,15 @@ def test_an_answer_that_does_not_come(liar, asker, pace):
     # It is left alone.
     assert_computed(two, [], TOKENS)
     assert not two.scheduler.in_scheduler.peers._looks and sum(two.figures.data["lookups"].values()) == 1
+
+
+@pytest.mark.parametrize("cluster, role, is_one", [("a", "serve", True), ("b", "serve", False), ("a", "pull", False), ("", "serve", False)])
+def test_whose_certificate_is_taken(cluster, role, is_one):
+    """Certificates of one authority name one cluster, unless somebody has made them with other tools."""
+    from transload.vllm.peers import is_of
+
+    names = ("DNS", "transload://b/agent/x?roles=serve"), ("URI", "transload://a/agent/x?roles=serve,push")
+    assert is_of(cluster, role, SimpleNamespace(getpeercert=lambda: {"subjectAltName": names})) is is_one
 
 
 @pytest.fixture(scope="module")
