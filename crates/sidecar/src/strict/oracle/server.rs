@@ -117,7 +117,10 @@ pub(in crate::strict) fn run<T>(future: impl Future<Output = T>) -> T {
 
 /// Returns a request as hyper presents it: without the headers that hyper hides, and with headers sorted.
 fn shown(mut request: reading::Request) -> reading::Request {
-    if let Some((_, rest)) = request.target.split_once("://") {
+    // A path may have the address of another server in it.
+    if !request.target.starts_with('/')
+        && let Some((_, rest)) = request.target.split_once("://")
+    {
         let path = rest.find(['/', '?']).map_or("", |at| &rest[at..]);
         request.target = if path.starts_with('/') { path.into() } else { format!("/{path}") };
     }
