@@ -137,7 +137,7 @@ def test_images_are_shared_by_tenants_only(holder, asker):
     assert_found(two, [one], TOKENS, 256, images=images)
     answer(one, TOKENS, images=images, salt="a")
     assert_found(two, [one], TOKENS, 768, images=images, salt="a")
-    # What comes behind is of no matter, and what comes before is.
+    # An image behind the prefix makes no difference; one within it does.
     assert_found(two, [one], TOKENS, 768, images=[images[0], ("cow", 800, 10)], salt="a")
     assert_found(two, [one], TOKENS, 256, images=[("cow", 300, 20)], salt="a")
     give_back(one)
@@ -300,7 +300,7 @@ def test_what_is_held_is_bounded(holder, monkeypatch, bound):
     one.step()
     one.step()
     assert one.manager.free_blocks == one.all_blocks - 2 * 29 and list(one.requests) == newest
-    # What is held already is not held twice.
+    # A prompt that is held already is not held twice.
     answer(one, prompt(900, 3))
     assert list(held(one)._kept) == newest[::-1]
     # More than the share is not held at all.

@@ -324,7 +324,7 @@ def _peers(given: Any) -> tuple[str, ...]:
         host, _, port = each.rpartition(":")
         if not host or not (port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535):
             raise ConfigError(f"{_at('pull_from')} has {each!r}: give HOST:PORT, with the `port` of that server")
-    return tuple(given)
+    return tuple(dict.fromkeys(given))
 
 
 def _one_of(name: str, value: Any, *words: str) -> None:

@@ -168,7 +168,7 @@ class Held:
             return False
         named = {digest: end for end, digest in prefixes().items()}
         kept = _Kept(tuple(map(list, blocks)), named, time.monotonic() + self._config.held_seconds, is_still)
-        # What is read after its release has blocks still.
+        # Blocks that another server still reads are pinned after their release, and count too.
         released = sum(blocks for blocks, _ in self._releasing.values())
         if not named or len(kept.all_blocks) + released > self._most or not self._is_open:
             return False
@@ -217,7 +217,8 @@ class Held:
             self._release(request_id, step)
         self._wanted = 0
         with self._lock:
-            # What is released in this step is lent and taken back, so that who was promised it does not wait.
+            # Workers lend also what is released in this step, and then cancel it: a server that already has the ticket gets an answer
+            # at once, and does not wait for a lease that never opens.
             step.lend_held.extend(self._asked.popleft() for _ in range(len(self._asked)))
 
     def _release(self, request_id: str, step: Step) -> None:

@@ -13,7 +13,7 @@ import ssl
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Callable
 
 from transload import Ticket, TicketError
@@ -147,6 +147,8 @@ class _Look:
     prefixes: dict[int, bytes]
     since: float
     asked: list[tuple[str, Future]]
+    tickets: list[tuple[int, Ticket]] = field(default_factory=list)
+    """What has been found so far, while others have not answered: how many tokens, and the ticket for them."""
     found: tuple[int, Ticket] | None = None
     start: int = 0
     """Tokens that were cached here when vLLM last asked."""
@@ -179,16 +181,18 @@ class Peers:
             look = self._looks[request.request_id] = self._ask(by, prefixes(), computed)
         if look.asked:
             longest = max(look.prefixes)
-            answers = [(address, asked.result()) for address, asked in look.asked if asked.done()]
-            tickets = [found for address, answer in answers if (found := self._read(address, answer, look)) is not None]
+            done = {address: asked for address, asked in look.asked if asked.done()}
+            look.asked = [each for each in look.asked if each[0] not in done]
+            answers = [(address, asked.result()) for address, asked in done.items()]
+            look.tickets += [found for address, answer in answers if (found := self._read(address, answer, look)) is not None]
             is_late = time.monotonic() - look.since >= self._config.ask_seconds
-            if len(answers) < len(look.asked) and not is_late and all(tokens < longest for tokens, _ in tickets):
+            if look.asked and not is_late and all(tokens < longest for tokens, _ in look.tickets):
                 return None
+            look.tickets.sort(key=lambda found: found[0])
+            look.found = look.tickets.pop() if look.tickets else None
+            self.stats.looked_up("found" if look.found else "late" if look.asked else "none")
             look.asked = []
-            tickets.sort(key=lambda found: found[0])
-            look.found = tickets.pop() if tickets else None
-            self.given_up.extend(ticket for _, ticket in tickets)
-            self.stats.looked_up("found" if look.found else "late" if len(answers) < len(look.asked) else "none")
+            self._give_up_others(look)
         look.start = computed
         # A lease is not renewed while vLLM has no room for the request.
         is_stale = time.monotonic() - look.since > self._config.lease_seconds / 2
@@ -233,7 +237,12 @@ class Peers:
         look.found = None
         return Load(ticket, None, blocks.get_block_ids(), look.prefixes[end], look.start, tokens)
 
+    def _give_up_others(self, look: _Look) -> None:
+        self.given_up.extend(ticket for _, ticket in look.tickets)
+        look.tickets = []
+
     def _give_up(self, look: _Look) -> None:
+        self._give_up_others(look)
         if look.found is not None:
             self.given_up.append(look.found[1])
             look.found = None

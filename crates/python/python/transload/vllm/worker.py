@@ -375,7 +375,7 @@ class Worker:
         for request_id in step.release:
             self._released.add(request_id)
             for lease in self._held[request_id]:
-                # What is being read is soon over.
+                # A server that reads from it already may finish.
                 if not lease.is_claimed:
                     self._tell(lease.cancel)
 
